@@ -1,0 +1,134 @@
+"""Read and write NumPy archives without trusting them.
+
+`numpy.load` allocates what a header claims and follows pickles when told to. Here every member's
+claimed size is checked against the archive's directory and against a cap before any allocation,
+object arrays are refused, and writing gives the same bytes for the same arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from oasis_sim.errors import InputError
+
+Array = npt.NDArray[Any]
+HEADER_CAP_BYTES = 4096
+_FIX = "write the file again with `oasis-sim run`"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def dump_npz(arrays: Mapping[str, Array]) -> bytes:
+    """Return an uncompressed archive of the arrays; equal arrays give equal bytes."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            info = zipfile.ZipInfo(f"{name}.npy", date_time=_EPOCH)
+            info.external_attr = 0o644 << 16
+            member = io.BytesIO()
+            np.lib.format.write_array(
+                member, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False
+            )
+            archive.writestr(info, member.getvalue())
+    return buffer.getvalue()
+
+
+def load_npz(path: str | Path, names: Iterable[str], cap_bytes: int) -> dict[str, Array]:
+    """Read exactly the named arrays of an archive, at most `cap_bytes` of data in all.
+
+    Raises InputError for anything but a regular file holding these plain arrays.
+    """
+    file = Path(path)
+    wanted = list(names)
+    try:
+        with _open_regular(file, cap_bytes) as raw, zipfile.ZipFile(raw) as archive:
+            members = _members(archive, wanted, file, cap_bytes)
+            return {name: _read_member(archive, members[name], file) for name in wanted}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise InputError(f"damaged archive ({error})", file=file, fix=_FIX) from None
+
+
+def _open_regular(file: Path, cap_bytes: int) -> IO[bytes]:
+    """Open a regular file without ever blocking on a pipe or device; links are followed."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot be opened: {reason}", file=file, fix="check the path") from None
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(descriptor)
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        raise InputError(f"is {kind}", file=file, fix="give the path of a .npz file")
+    if status.st_size > cap_bytes:
+        os.close(descriptor)
+        raise InputError(f"{status.st_size} bytes exceed the cap of {cap_bytes}", file=file)
+    return os.fdopen(descriptor, "rb")
+
+
+def _members(
+    archive: zipfile.ZipFile, wanted: list[str], file: Path, cap_bytes: int
+) -> dict[str, zipfile.ZipInfo]:
+    found: dict[str, zipfile.ZipInfo] = {}
+    total = 0
+    for info in archive.infolist():
+        name = info.filename.removesuffix(".npy")
+        if name not in wanted or name in found or not info.filename.endswith(".npy"):
+            raise InputError("unexpected or repeated array", file=file, field=name[:80], fix=_FIX)
+        found[name] = info
+        total += info.file_size
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise InputError(f"arrays are missing: {', '.join(missing)}", file=file, fix=_FIX)
+    if total > cap_bytes:
+        raise InputError(f"{total} bytes unpacked exceed the cap of {cap_bytes}", file=file)
+    return found
+
+
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: Path) -> Array:
+    name = info.filename.removesuffix(".npy")
+    with archive.open(info) as member:
+        dtype, shape, data_offset = _header(member, name, file)
+        count = math.prod(shape)
+        size = count * dtype.itemsize
+        if data_offset + size != info.file_size:
+            raise InputError(
+                f"shape {shape} of {dtype} does not match {info.file_size} stored bytes",
+                file=file,
+                field=name,
+                fix=_FIX,
+            )
+        data = member.read(size)
+    if len(data) != size:
+        raise InputError("truncated array", file=file, field=name, fix=_FIX)
+    return np.frombuffer(data, dtype=dtype, count=count).reshape(shape)
+
+
+def _header(member: IO[bytes], name: str, file: Path) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Return type, shape and length of the header of one array; refuse objects and records."""
+    try:
+        version = np.lib.format.read_magic(member)
+        if version != (1, 0):
+            raise ValueError(f"array format {version} is not supported")
+        parsed = np.lib.format.read_array_header_1_0(member, max_header_size=HEADER_CAP_BYTES)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"bad array header ({text})", file=file, field=name, fix=_FIX) from None
+    shape, fortran, dtype = parsed
+    if dtype.hasobject or dtype.fields is not None or dtype.kind not in "iufU":
+        raise InputError(f"arrays of {dtype} are refused", file=file, field=name, fix=_FIX)
+    if fortran and len(shape) > 1:
+        raise InputError("column-major arrays are refused", file=file, field=name, fix=_FIX)
+    if any(extent < 0 for extent in shape):
+        raise InputError(f"negative shape {shape}", file=file, field=name, fix=_FIX)
+    return dtype, tuple(int(extent) for extent in shape), member.tell()
