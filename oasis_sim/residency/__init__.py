@@ -1,0 +1,1 @@
+"""Residency: which block of which head is in HBM, step by step."""
