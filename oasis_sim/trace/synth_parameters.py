@@ -1,0 +1,172 @@
+"""Parameters of synthetic attention traces, and named presets.
+
+Scores live on a log2 scale: a block whose score is one higher has twice the attention mass.
+``oasis_sim.trace.synth.synthesize(parameters, seed)`` turns a parameter set into a trace.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oasis_sim.errors import InputError
+
+#: Largest context: block ids are 16-bit and 65535 means "no block".
+MAX_BLOCKS = 65_000
+
+
+@dataclass(frozen=True)
+class SynthParameters:
+    """Describe a synthetic trace: its shape, then how attention moves from step to step.
+
+    Shape. ``context_tokens`` is the position of the first decode step. ``recorded_layers`` layers
+    are spread evenly over ``model_layers``; ``recorded_heads`` of the ``kv_heads`` are generated.
+
+    Profile (score of a block by its popularity rank r within a head):
+    ``-profile_exponent * log2(1 + r / profile_knee)``. ``head_correlation`` is the share of the
+    variance of popularity that the heads of a layer have in common.
+
+    Movement. Each step a block draws a new fast offset with the head's refresh probability;
+    ``static_share`` of the heads refresh with ``static_refresh``, the others between
+    ``volatile_refresh_low`` and ``volatile_refresh_high``, all times ``volatility`` and the
+    step's own intensity. Slow offsets wander between knots ``drift_steps`` apart.
+
+    Draft. Its query sees the scores of the next step plus noise on ``draft_noise_share`` of the
+    blocks; a rejected draft's noise is ``rejected_noise_factor`` times larger.
+    """
+
+    name: str = "synthetic"
+    # Model shape
+    model_name: str = "Qwen3-8B"
+    model_layers: int = 36
+    kv_heads: int = 8
+    query_heads: int = 32
+    head_dim: int = 128
+    vocab: int = 151_936
+    # What is stored
+    context_tokens: int = 12_288
+    steps: int = 64
+    recorded_layers: int = 12
+    recorded_heads: int = 4
+    block_tokens: int = 16
+    stored_blocks: int = 256
+    mass_rounding: int = 8
+    # Profile of popularity
+    profile_exponent: float = 1.6
+    profile_knee: float = 3.0
+    head_correlation: float = 0.5
+    recency_boost: float = 6.0
+    recency_blocks: float = 4.0
+    sink_score: float = 3.0
+    local_score: float = 1.0
+    mass_noise: float = 0.4
+    # Movement from step to step
+    volatility: float = 1.0
+    static_share: float = 0.27
+    static_refresh: float = 0.02
+    volatile_refresh_low: float = 0.2
+    volatile_refresh_high: float = 0.6
+    layer_spread: float = 0.2
+    burstiness: float = 0.3
+    flicker: float = 1.0
+    flicker_top_factor: float = 1.0
+    drift: float = 1.0
+    drift_steps: int = 256
+    # The draft's view
+    draft_noise: float = 0.1
+    draft_noise_share: float = 0.3
+    draft_top_factor: float = 4.0
+    draft_accepted_share: float = 0.8
+    rejected_noise_factor: float = 2.0
+    draft_noise_by_depth: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        _check_shape(self)
+        _check_statistics(self)
+
+    @property
+    def final_blocks(self) -> int:
+        """Return the blocks at the last step, the active one included."""
+        return (self.context_tokens + self.steps) // self.block_tokens + 1
+
+    def layer_ids(self) -> tuple[int, ...]:
+        """Return the recorded layers' numbers: centres of equal slices of the model's depth."""
+        count, total = self.recorded_layers, self.model_layers
+        return tuple((2 * i + 1) * total // (2 * count) for i in range(count))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the parameters as plain JSON values; ``from_dict`` reads them back."""
+        return {
+            key: list(value) if isinstance(value, tuple) else value
+            for key, value in dataclasses.asdict(self).items()
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SynthParameters:
+        """Build parameters from a trace header's ``synthetic.parameters``.
+
+        Raises InputError for an unknown name or a value of the wrong kind.
+        """
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        known: dict[str, Any] = {}
+        for key, value in values.items():
+            if key not in fields:
+                raise InputError(f"unknown parameter {key!r}", field="synthetic.parameters")
+            known[key] = tuple(value) if isinstance(value, list) else value
+        return cls(**known)
+
+    def replace(self, **changes: Any) -> SynthParameters:
+        """Return a checked copy with some parameters changed."""
+        return dataclasses.replace(self, **changes)
+
+
+def _check_shape(p: SynthParameters) -> None:
+    """Refuse shapes that cannot be generated."""
+    for name in (
+        "model_layers", "kv_heads", "query_heads", "head_dim", "vocab", "context_tokens",
+        "recorded_layers", "recorded_heads", "block_tokens", "stored_blocks", "mass_rounding",
+        "drift_steps",
+    ):  # fmt: skip
+        _require(p, name, _is_int(getattr(p, name)) and getattr(p, name) >= 1, "a whole number >= 1")
+    _require(p, "steps", _is_int(p.steps) and p.steps >= 2, "a whole number >= 2")
+    _require(p, "vocab", p.vocab >= 2, "at least 2")
+    _require(p, "recorded_layers", p.recorded_layers <= p.model_layers, "at most model_layers")
+    _require(p, "recorded_heads", p.recorded_heads <= p.kv_heads, "at most kv_heads")
+    _require(p, "query_heads", p.query_heads % p.kv_heads == 0, "a multiple of kv_heads")
+    _require(p, "context_tokens", p.context_tokens >= p.block_tokens, "at least one block")
+    _require(p, "context_tokens", p.final_blocks <= MAX_BLOCKS, f"at most {MAX_BLOCKS} blocks")
+    _require(p, "mass_rounding", p.mass_rounding <= 64, "at most 64")
+
+
+def _check_statistics(p: SynthParameters) -> None:
+    """Refuse statistics outside their ranges."""
+    for name in (
+        "head_correlation", "static_share", "static_refresh", "volatile_refresh_low",
+        "volatile_refresh_high", "draft_noise_share", "draft_accepted_share", "layer_spread",
+    ):  # fmt: skip
+        _require(p, name, 0 <= getattr(p, name) <= 1, "between 0 and 1")
+    for name in (
+        "profile_exponent", "recency_boost", "mass_noise", "volatility", "burstiness", "flicker",
+        "flicker_top_factor", "drift", "draft_noise", "draft_top_factor", "rejected_noise_factor",
+    ):  # fmt: skip
+        _require(p, name, 0 <= getattr(p, name) <= 1000, "between 0 and 1000")
+    for name in ("profile_knee", "recency_blocks"):
+        _require(p, name, 0 < getattr(p, name) <= 1e6, "above 0")
+    ordered = p.volatile_refresh_low <= p.volatile_refresh_high
+    _require(p, "volatile_refresh_low", ordered, "at most volatile_refresh_high")
+    depth = p.draft_noise_by_depth
+    _require(p, "draft_noise_by_depth", len(depth) >= 1, "one factor or more")
+    _require(p, "draft_noise_by_depth", all(0 <= x <= 1000 for x in depth), "factors >= 0")
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require(p: SynthParameters, name: str, ok: bool, wanted: str) -> None:
+    if not ok:
+        raise InputError(
+            f"is {getattr(p, name)!r}", field=name, fix=f"give a value that is {wanted}"
+        )
