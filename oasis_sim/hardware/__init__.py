@@ -1,0 +1,29 @@
+"""Hardware profiles: physical limits with sources, and cost models of engines."""
+
+from oasis_sim.hardware.curve import Curve
+from oasis_sim.hardware.profile import (
+    EngineCosts,
+    Gpu,
+    HardwareProfile,
+    Host,
+    Launch,
+    Link,
+    Prefill,
+    Selection,
+    Slowdown,
+    Transport,
+)
+
+__all__ = [
+    "Curve",
+    "EngineCosts",
+    "Gpu",
+    "HardwareProfile",
+    "Host",
+    "Launch",
+    "Link",
+    "Prefill",
+    "Selection",
+    "Slowdown",
+    "Transport",
+]

@@ -1,0 +1,162 @@
+"""A machine as the simulator sees it: physical limits, and cost models of engines on top.
+
+A `HardwareProfile` holds what the hardware can do at most, each number with its source. How close
+an engine comes to those limits is a separate matter, held by one `EngineCosts` per engine:
+`roofline` (ideal), `vllm` (calibrated to published runs) and `gpu_exec` (calibrated by
+micro-benchmarks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from oasis_sim.errors import UsageError
+from oasis_sim.hardware.curve import Curve
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Hold the limits of one GPU: dense BF16 FLOP/s, HBM bytes and bytes per second."""
+
+    title: str
+    sms: int
+    bf16_flops_per_s: float
+    hbm_bytes: int
+    hbm_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Link:
+    """Hold one direction of a link: bytes per second (nominal and usable) and latency.
+
+    `bytes_per_s` is what the standard or the datasheet promises and bounds every prediction;
+    `usable_bytes_per_s` is what one large transfer reaches.
+    """
+
+    bytes_per_s: float
+    usable_bytes_per_s: float
+    latency_ps: int
+
+
+@dataclass(frozen=True)
+class Host:
+    """Hold one GPU's share of the host: bytes that may be pinned for KV, and DRAM bandwidth."""
+
+    kv_bytes: int
+    dram_bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Say how much longer work takes beside a busy neighbour (1.0: not at all).
+
+    `linear` depends on the rows of the linear layers; the others are single factors.
+    """
+
+    linear: Curve
+    attention: float
+    prediction: float
+
+
+@dataclass(frozen=True)
+class Transport:
+    """Describe one way to move blocks from host memory to the GPU.
+
+    `bytes_per_s` is the rate by unit size in bytes; `fixed_ps` the cost of one layer's transfer
+    however small; `slowdown` what it does to the work beside it.
+    """
+
+    bytes_per_s: Curve
+    fixed_ps: int
+    slowdown: Slowdown
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Cost of top-K, difference, cap and eviction of one layer (see `EngineCosts`)."""
+
+    fixed_ps: int
+    per_head_ps: float
+    per_candidate_ps: float
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Costs outside the kernels: gaps between kernels, host work per step and per request."""
+
+    gap_ps: int
+    kernels_per_layer: int
+    step_ps: int
+    dense_step_ps: int
+    request_ps: int
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Rate of dense prefill (share of the GPU's peak FLOP/s) and tokens per chunk."""
+
+    efficiency: float
+    chunk_tokens: int
+
+
+@dataclass(frozen=True)
+class EngineCosts:
+    """Say how one engine uses the hardware.
+
+    `linear_efficiency` is a share of the layer's roofline, by rows; the attention and scan
+    efficiencies are shares of HBM bandwidth, by bytes read in one kernel. `draft_layers` is the
+    draft model's forward in units of one layer of the target. `hbm_share` of the card may be used,
+    of which `reserved_bytes` (activations, graphs, draft weights) are not for KV.
+    """
+
+    name: str
+    source: str
+    linear_efficiency: Curve
+    attention_efficiency: Curve
+    dense_attention_efficiency: Curve
+    scan_efficiency: Curve
+    selection: Selection
+    draft_layers: float
+    launch: Launch
+    prefill: Prefill
+    collective_ps: int
+    transports: Mapping[str, Transport]
+    prediction_slowdown: Slowdown
+    selection_slowdown: Slowdown
+    hbm_share: float
+    reserved_bytes: int
+
+    def transport(self, name: str) -> Transport:
+        """Return the transport called `name` or raise UsageError."""
+        if name not in self.transports:
+            known = ", ".join(sorted(self.transports))
+            raise UsageError(
+                f"engine {self.name} has no transport {name!r} on this hardware; choose of: {known}"
+            )
+        return self.transports[name]
+
+
+@dataclass(frozen=True)
+class HardwareProfile:
+    """Collect the tiers of one machine (per GPU) and the engines known on it.
+
+    `sources` maps the path of each number ("gpu.hbm_bandwidth") to where it comes from.
+    """
+
+    name: str
+    origin: str
+    gpu: Gpu
+    pcie: Link
+    nvlink: Link
+    network: Link
+    host: Host
+    engines: Mapping[str, EngineCosts]
+    sources: Mapping[str, str]
+
+    def engine(self, name: str) -> EngineCosts:
+        """Return the cost model called `name` or raise UsageError."""
+        if name not in self.engines:
+            known = ", ".join(sorted(self.engines))
+            raise UsageError(f"profile {self.name} has no engine {name!r}; choose one of: {known}")
+        return self.engines[name]
