@@ -57,12 +57,12 @@ def check_meta(meta: Mapping[str, Any], file: str | Path | None) -> None:
             f"must be one of {', '.join(TRANSPORTS)}", file=file, field="meta.transport"
         )
     for key in ("layers", "kv_heads", "host_blocks"):
-        _check_int(meta, key, 1, LIMITS[key], f"meta.{key}", file)
+        _check_int(meta.get(key), (1, LIMITS[key]), f"meta.{key}", file)
     for part, limits in (("model", _MODEL_LIMITS), ("scheme", _SCHEME_LIMITS)):
         if not isinstance(meta.get(part), Mapping):
             raise InputError("must be an object", file=file, field=f"meta.{part}")
-        for key, (low, high) in limits.items():
-            _check_int(meta[part], key, low, high, f"meta.{part}.{key}", file)
+        for key, bounds in limits.items():
+            _check_int(meta[part].get(key), bounds, f"meta.{part}.{key}", file)
     for key in ("layers", "kv_heads"):
         if meta[key] != meta["model"][key]:
             raise InputError(
@@ -85,10 +85,8 @@ def check_schedule(schedule: Schedule, file: str | Path | None) -> None:
         _check_moves(schedule, file)
 
 
-def _check_int(
-    where: Mapping[str, Any], key: str, low: int, high: int, field: str, file: str | Path | None
-) -> None:
-    value = where.get(key)
+def _check_int(value: Any, limits: tuple[int, int], field: str, file: str | Path | None) -> None:
+    low, high = limits
     if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
         raise InputError(f"must be an integer from {low} to {high}", file=file, field=field)
 
