@@ -1,0 +1,33 @@
+"""Capped reading (plain, gz, zst), strict YAML and JSON, field checks, atomic writing."""
+
+from oasis_sim.fileio.atomic import MANIFEST_NAME, AtomicDirectory, inside, write_atomic
+from oasis_sim.fileio.document import Document, load_json, load_yaml, loads_json, loads_yaml
+from oasis_sim.fileio.fields import LARGEST_EXACT, Fields, did_you_mean, raise_all
+from oasis_sim.fileio.find import find_input, shipped_inputs
+from oasis_sim.fileio.lines import TextLines, open_text_lines
+from oasis_sim.fileio.streams import content_chunks, open_regular, read_bytes
+from oasis_sim.fileio.text import printable
+
+__all__ = [
+    "LARGEST_EXACT",
+    "MANIFEST_NAME",
+    "AtomicDirectory",
+    "Document",
+    "Fields",
+    "TextLines",
+    "content_chunks",
+    "did_you_mean",
+    "find_input",
+    "inside",
+    "load_json",
+    "load_yaml",
+    "loads_json",
+    "loads_yaml",
+    "open_regular",
+    "open_text_lines",
+    "printable",
+    "raise_all",
+    "read_bytes",
+    "shipped_inputs",
+    "write_atomic",
+]

@@ -1,0 +1,282 @@
+"""Check the fields of a human-written file and report all its mistakes at once.
+
+    fields = Fields.of(load_yaml("h100.yaml"))
+    name = fields.text("name")
+    hbm = fields.child("hbm")
+    capacity_bytes = hbm.quantity("capacity", parse_bytes)
+    efficiency = hbm.number("efficiency", low=0, high=1)
+    fields.finish()            # raises one InputError: every mistake, each with its line
+
+A getter that meets a mistake notes it and returns a harmless stand-in, so that the reading goes
+on; use the values only after `finish`, which also refuses keys that no getter asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from oasis_sim.errors import InputError
+from oasis_sim.fileio.document import Document, Path
+from oasis_sim.fileio.text import printable
+
+LARGEST_EXACT = 2**53
+"""The largest integer that survives JSON and floating point; greater ones are refused."""
+
+T = TypeVar("T")
+
+
+class Fields:
+    """Give checked access to one mapping of a document; see the module's example."""
+
+    def __init__(
+        self, value: dict[str, Any], document: Document, path: Path, mistakes: list[InputError]
+    ) -> None:
+        """Look at the mapping `value`, which stands at `path`; share the list of mistakes."""
+        self._value = value
+        self._document = document
+        self._path = path
+        self._mistakes = mistakes
+        self._asked: dict[str, None] = {}
+        self._children: list[Fields] = []
+
+    @classmethod
+    def of(cls, document: Document) -> Fields:
+        """Start at the top of a document; raise InputError when it is empty or no mapping."""
+        if document.value is None:
+            raise InputError("is empty", file=document.file, fix="write 'key: value' lines")
+        if not isinstance(document.value, dict):
+            raise InputError(
+                f"holds {_kind(document.value)} where 'key: value' pairs are expected",
+                file=document.file,
+                line=document.lines.get(()),
+            )
+        return cls(document.value, document, (), [])
+
+    @property
+    def file(self) -> str:
+        """Name the file, cleaned for messages."""
+        return self._document.file
+
+    def has(self, key: str) -> bool:
+        """Say whether a key is given and not null; this counts as asking for it."""
+        self._asked[key] = None
+        return self._value.get(key) is not None
+
+    def keys(self) -> tuple[str, ...]:
+        """List the keys of a mapping whose keys are names; this counts as asking for them."""
+        self._asked.update(dict.fromkeys(self._value))
+        return tuple(self._value)
+
+    def text(
+        self, key: str, default: str | None = None, *, choices: Sequence[str] | None = None
+    ) -> str:
+        """Return a non-empty text, one of `choices` if given."""
+        value = self._get(key, default)
+        if not isinstance(value, str) or not value:
+            return self._wrong(key, value, "text", choices[0] if choices else "")
+        if choices is not None and value not in choices:
+            fix = f"use one of {', '.join(choices)}{did_you_mean(value, choices)}"
+            return self.mistake(key, f"{printable(value, 60)!r} is not known", fix, choices[0])
+        return value
+
+    def flag(self, key: str, default: bool | None = None) -> bool:
+        """Return true or false."""
+        value = self._get(key, default)
+        return value if isinstance(value, bool) else self._wrong(key, value, "true or false", False)
+
+    def integer(
+        self, key: str, default: int | None = None, *, low: int = 0, high: int = LARGEST_EXACT
+    ) -> int:
+        """Return an integer from low to high (also written as ``1e9``)."""
+        value = self._get(key, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            return self._wrong(key, value, "a whole number", low)
+        return value if low <= value <= high else self._outside(key, value, low, high)
+
+    def number(
+        self,
+        key: str,
+        default: float | None = None,
+        *,
+        low: float = 0.0,
+        high: float = float(LARGEST_EXACT),
+    ) -> float:
+        """Return a finite number from low to high."""
+        value = self._get(key, default)
+        return self._number(key, value, low, high)
+
+    def numbers(
+        self, key: str, *, low: float = 0.0, high: float = float(LARGEST_EXACT), count: int = 0
+    ) -> tuple[float, ...]:
+        """Return a non-empty list of finite numbers (exactly `count` of them, if given)."""
+        return tuple(self._number(name, item, low, high) for name, item in self._items(key, count))
+
+    def quantity(self, key: str, parse: Callable[[str], T], default: str | None = None) -> T:
+        """Return a quantity with its unit in words, read by a parser of oasis_sim.units."""
+        return self._quantity(key, self._get(key, default), parse)
+
+    def quantities(self, key: str, parse: Callable[[str], T], *, count: int = 0) -> tuple[T, ...]:
+        """Return a non-empty list of quantities (exactly `count` of them, if given)."""
+        return tuple(self._quantity(name, item, parse) for name, item in self._items(key, count))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """Return a non-empty list of texts."""
+        found = []
+        for name, item in self._items(key, 0):
+            good = isinstance(item, str) and item
+            found.append(item if good else self._wrong(name, item, "text", ""))
+        return tuple(found)
+
+    def child(self, key: str) -> Fields:
+        """Return the mapping under a key."""
+        return self._child((key,), key, self._get(key, None))
+
+    def children(self, key: str) -> tuple[Fields, ...]:
+        """Return the mappings of a non-empty list."""
+        items = list(self._items(key, 0))
+        return tuple(
+            self._child((key, index), name, item) for index, (name, item) in enumerate(items)
+        )
+
+    def mistake(self, key: str, problem: str, fix: str | None, stand_in: T) -> T:
+        """Note a mistake at a key (for checks of the caller's own) and return the stand-in."""
+        self._mistakes.append(
+            InputError(
+                problem,
+                file=self._document.file,
+                line=self._line(key),
+                field=printable(_dotted((*self._path, key)), 120),
+                fix=fix,
+            )
+        )
+        return stand_in
+
+    def finish(self) -> None:
+        """Refuse unknown keys here and below, then raise all mistakes as one InputError."""
+        self._refuse_unknown()
+        raise_all(self._mistakes)
+
+    def _refuse_unknown(self) -> None:
+        for key in self._value:
+            if key not in self._asked:
+                guess = did_you_mean(key, [name for name in self._asked if name not in self._value])
+                self.mistake(key, "is not a known key", f"remove it{guess}", None)
+        for child in self._children:
+            child._refuse_unknown()
+
+    def _get(self, key: str, default: Any) -> Any:
+        self._asked[key] = None
+        value = self._value.get(key)
+        if value is not None:
+            return value
+        return default if key not in self._value else _NULL if default is None else default
+
+    def _items(self, key: str, count: int) -> Iterator[tuple[str, Any]]:
+        value = self._get(key, None)
+        if not isinstance(value, list) or not value:
+            self._wrong(key, value, "a list that is not empty", None)
+            return
+        if count and len(value) != count:
+            self.mistake(key, f"has {len(value)} entries", f"give {count}", None)
+        yield from ((f"{key}[{index}]", item) for index, item in enumerate(value))
+
+    def _child(self, place: Path, name: str, value: Any) -> Fields:
+        if not isinstance(value, dict):
+            value = self._wrong(name, value, "'key: value' pairs", {})
+            return Fields(value, self._document, (*self._path, *place), [])
+        found = Fields(value, self._document, (*self._path, *place), self._mistakes)
+        self._children.append(found)
+        return found
+
+    def _number(self, key: str, value: Any, low: float, high: float) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return self._wrong(key, value, "a number", low)
+        if not math.isfinite(value) or not low <= value <= high:
+            return self._outside(key, value, low, high)
+        return float(value)
+
+    def _quantity(self, key: str, value: Any, parse: Callable[[str], T]) -> T:
+        if value is None or value is _NULL:
+            return self._wrong(key, value, "a quantity with its unit", parse(_any_quantity(parse)))
+        try:
+            return parse(value)
+        except InputError as error:
+            return self.mistake(key, error.problem, error.fix, parse(_any_quantity(parse)))
+
+    def _wrong(self, key: str, value: Any, wanted: str, stand_in: T) -> T:
+        if value is None:
+            return self.mistake(key, "is missing", f"add {wanted}", stand_in)
+        return self.mistake(key, f"is {_kind(value)}", f"write {wanted}", stand_in)
+
+    def _outside(self, key: str, value: float, low: T, high: float) -> T:
+        fix = f"use {_plain(low)} to {_plain(high)}"
+        return self.mistake(key, f"{value!r} is out of range", fix, low)
+
+    def _line(self, key: str) -> int | None:
+        """Find the nearest line that is known: of the key, else of what holds it."""
+        name, _, index = key.partition("[")
+        path: Path = (*self._path, name)
+        if index:
+            path = (*path, int(index.rstrip("]")))
+        while path and path not in self._document.lines:
+            path = path[:-1]
+        return self._document.lines.get(path)
+
+
+_NULL = object()
+"""Stand for a key that is written but left empty, apart from a key that is missing."""
+
+
+def raise_all(mistakes: Sequence[InputError]) -> None:
+    """Raise one InputError that lists all mistakes; do nothing when there are none."""
+    if not mistakes:
+        return
+    if len(mistakes) == 1:
+        raise mistakes[0]
+    lines = "".join(f"\n  ({index}) {mistake}" for index, mistake in enumerate(mistakes, 1))
+    raise InputError(f"{len(mistakes)} mistakes:{lines}", file=mistakes[0].file)
+
+
+def did_you_mean(name: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean 'x'?`` for the nearest known name, or nothing."""
+    lowered = {item.lower(): item for item in known}
+    near = difflib.get_close_matches(name.lower()[:80], list(lowered), n=1)
+    return f"; did you mean {lowered[near[0]]!r}?" if near else ""
+
+
+def _any_quantity(parse: Callable[[str], Any]) -> str:
+    """Find a unit that the parser accepts, for the stand-in after a mistake."""
+    for text in ("1 B", "1 B/s", "1 ps", "1 FLOP/s"):
+        try:
+            parse(text)
+        except InputError:
+            continue
+        return text
+    raise TypeError("quantity needs a parser of oasis_sim.units")
+
+
+def _dotted(path: Path) -> str:
+    """Spell a path as ``curve[0].size``."""
+    spelt = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return spelt.removeprefix(".")
+
+
+def _kind(value: Any) -> str:
+    if value is _NULL or value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return f"the truth value {str(value).lower()}"
+    if isinstance(value, str):
+        return f"the text {printable(value, 60)!r}"
+    if isinstance(value, int | float):
+        return f"the number {value!r}"
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+def _plain(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
