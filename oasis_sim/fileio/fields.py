@@ -65,6 +65,10 @@ class Fields:
         self._asked[key] = None
         return self._value.get(key) is not None
 
+    def is_filled_list(self, key: str) -> bool:
+        """Say whether a key holds a list with entries; this counts as asking for it."""
+        return self.has(key) and isinstance(self._value[key], list) and bool(self._value[key])
+
     def keys(self) -> tuple[str, ...]:
         """List the keys of a mapping whose keys are names; this counts as asking for them."""
         self._asked.update(dict.fromkeys(self._value))

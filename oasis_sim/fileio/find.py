@@ -44,7 +44,7 @@ def find_input(name: str, kind: str) -> Path:
 
     A name with a path separator is a path. Otherwise a file of that name in the current
     directory comes first, then the shipped data; both also find the name with the kind's
-    suffix and with .gz or .zst. Raise InputError, with the nearest names, for an unknown one.
+    suffix and with .gz or .zst. Raise InputError, with the nearest name, for an unknown one.
     """
     shelf = _SHELVES[kind]
     if not name or "\0" in name:
@@ -59,16 +59,13 @@ def find_input(name: str, kind: str) -> Path:
         for candidate in candidates:
             if candidate.lower() in by_file:
                 return by_file[candidate.lower()]
-    shown = printable(name)
-    if Path(name).is_dir():
-        raise InputError("is a directory", file=shown, fix=f"name a {shelf.noun} file")
     if os.sep in name or os.path.lexists(name):
-        raise InputError("no such file", file=shown, fix="check the path")
+        return Path(name)  # opening it says what is wrong with it
     guess = did_you_mean(name, list(shipped))
     known = ", ".join(shipped) or "none"
     raise InputError(
         f"no {shelf.noun} of this name beside you or built in",
-        file=shown,
+        file=printable(name),
         fix=f"built in: {known}{guess}",
     )
 

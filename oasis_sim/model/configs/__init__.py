@@ -1,0 +1,1 @@
+"""Configurations of the built-in models, each with its source."""
