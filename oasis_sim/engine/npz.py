@@ -11,7 +11,6 @@ import io
 import math
 import os
 import re
-import stat
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.errors import InputError
+from oasis_sim.fileio import open_regular, printable
 
 Array = npt.NDArray[Any]
 HEADER_CAP_BYTES = 4096
@@ -55,36 +55,25 @@ def load_npz(path: str | Path, names: Iterable[str], cap_bytes: int) -> dict[str
 
     Raises InputError for anything but a regular file holding these plain arrays.
     """
-    file = Path(path)
+    file = printable(path)
     wanted = list(names)
     try:
-        with _open_regular(file, cap_bytes) as raw, zipfile.ZipFile(raw) as archive:
+        with open_regular(path) as raw, zipfile.ZipFile(_capped(raw, file, cap_bytes)) as archive:
             members = _members(archive, wanted, file, cap_bytes)
             return {name: _read_member(archive, members[name], file) for name in wanted}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise InputError(f"damaged archive ({error})", file=file, fix=_FIX) from None
 
 
-def _open_regular(file: Path, cap_bytes: int) -> IO[bytes]:
-    """Open a regular file without ever blocking on a pipe or device; links are followed."""
-    try:
-        descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot be opened: {reason}", file=file, fix="check the path") from None
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
-        raise InputError(f"is {kind}", file=file, fix="give the path of a .npz file")
-    if status.st_size > cap_bytes:
-        os.close(descriptor)
-        raise InputError(f"{status.st_size} bytes exceed the cap of {cap_bytes}", file=file)
-    return os.fdopen(descriptor, "rb")
+def _capped(raw: IO[bytes], file: str, cap_bytes: int) -> IO[bytes]:
+    size = os.fstat(raw.fileno()).st_size
+    if size > cap_bytes:
+        raise InputError(f"{size} bytes exceed the cap of {cap_bytes}", file=file)
+    return raw
 
 
 def _members(
-    archive: zipfile.ZipFile, wanted: list[str], file: Path, cap_bytes: int
+    archive: zipfile.ZipFile, wanted: list[str], file: str, cap_bytes: int
 ) -> dict[str, zipfile.ZipInfo]:
     found: dict[str, zipfile.ZipInfo] = {}
     total = 0
@@ -102,7 +91,7 @@ def _members(
     return found
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: Path) -> Array:
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> Array:
     name = info.filename.removesuffix(".npy")
     with archive.open(info) as member:
         dtype, shape, data_offset = _header(member, name, file)
@@ -121,7 +110,7 @@ def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: Path) ->
     return np.frombuffer(data, dtype=dtype, count=count).reshape(shape)
 
 
-def _header(member: IO[bytes], name: str, file: Path) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+def _header(member: IO[bytes], name: str, file: str) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """Return type, shape and length of the header of one array; refuse all but plain numbers."""
     lead = member.read(10)
     length = int.from_bytes(lead[8:10], "little")

@@ -1,6 +1,7 @@
 """Hardware profiles: physical limits with sources, and cost models of engines."""
 
 from oasis_sim.hardware.curve import Curve
+from oasis_sim.hardware.load import load_profile, read_profile
 from oasis_sim.hardware.profile import (
     EngineCosts,
     Gpu,
@@ -26,4 +27,6 @@ __all__ = [
     "Selection",
     "Slowdown",
     "Transport",
+    "load_profile",
+    "read_profile",
 ]

@@ -1,0 +1,1 @@
+"""Hardware profiles shipped with oasis-sim."""

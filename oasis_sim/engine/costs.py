@@ -1,0 +1,180 @@
+"""From bytes and operations to picoseconds: one engine's cost model on one GPU.
+
+Every stage is its roofline, max(bytes / bandwidth, FLOPs / peak), divided by the efficiency that
+the engine reaches there (`EngineCosts`). Byte and operation counts follow from the model's
+shape alone and are given per GPU under tensor parallelism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oasis_sim.hardware import EngineCosts, HardwareProfile, Slowdown, Transport
+from oasis_sim.model import ModelShape
+from oasis_sim.scheme import Scheme
+from oasis_sim.units import PS_PER_S
+
+BYTES_PER_ELEMENT = 2  # BF16 activations, keys and values
+
+
+@dataclass(frozen=True)
+class LinearPart:
+    """Count one group of linear layers: weights that always stream, and routed experts.
+
+    `params` are read and used by every row. Of `experts` each row uses `experts_per_row`, with
+    `expert_params` parameters each; an expert is read once however many rows use it.
+    """
+
+    params: float
+    experts: int = 0
+    experts_per_row: int = 0
+    expert_params: float = 0.0
+
+    def bytes_read(self, rows: int) -> float:
+        """Return the weight bytes that `rows` rows read (routing taken as uniform)."""
+        total = self.params
+        if self.experts:
+            idle = (1.0 - self.experts_per_row / self.experts) ** rows
+            total += self.experts * (1.0 - idle) * self.expert_params
+        return total * BYTES_PER_ELEMENT
+
+    def flops(self, rows: int) -> float:
+        """Return multiply-add operations, counted as two, for `rows` rows."""
+        return 2.0 * rows * (self.params + self.experts_per_row * self.expert_params)
+
+
+class GpuShare:
+    """Say what one of `tp` GPUs holds and computes of a model.
+
+    KV heads are split over the GPUs and held by several when there are fewer heads than GPUs.
+    """
+
+    def __init__(self, model: ModelShape, tp: int) -> None:
+        self.model = model
+        self.tp = tp
+        self.kv_heads = model.kv_heads_per_gpu(tp)
+        self.query_heads = model.query_heads / tp
+        hidden, d = model.hidden, model.head_dim
+        self.qkv = LinearPart(hidden * d * (self.query_heads + 2 * self.kv_heads))
+        output = hidden * d * self.query_heads
+        if model.experts:
+            self.output_ffn = LinearPart(
+                output + hidden * model.experts / tp,
+                model.experts,
+                model.experts_per_token,
+                3 * hidden * model.moe_intermediate / tp,
+            )
+        else:
+            self.output_ffn = LinearPart(output + 3 * hidden * model.intermediate / tp)
+        self.lm_head = LinearPart(hidden * model.vocab / tp)
+        self.kv_bytes_layer = 2 * self.kv_heads * d * model.bytes_per_kv
+        self.kv_bytes_token = self.kv_bytes_layer * model.layers
+        self.weight_bytes = -(-model.weight_bytes // tp)
+
+    def unit_bytes(self, scheme: Scheme) -> int:
+        """Return the bytes of one transferred unit: K and V of a block (or token) of one head."""
+        tokens = scheme.block_tokens if scheme.unit == "block" else 1
+        return 2 * self.model.head_dim * self.model.bytes_per_kv * tokens
+
+    def block_bytes(self, scheme: Scheme) -> int:
+        """Return the bytes of K and V of one block of one KV head of one layer."""
+        return 2 * self.model.head_dim * self.model.bytes_per_kv * scheme.block_tokens
+
+
+class CostModel:
+    """Price the stages of a step for one profile, engine, model, scheme and GPU count."""
+
+    def __init__(
+        self, profile: HardwareProfile, engine: str, model: ModelShape, scheme: Scheme, tp: int
+    ) -> None:
+        self.profile = profile
+        self.costs: EngineCosts = profile.engine(engine)
+        self.scheme = scheme
+        self.share = GpuShare(model, tp)
+        self.transport: Transport = self.costs.transport(scheme.transport)
+        self.rows_per_request = 2 if scheme.draft_row else 1
+
+    def linear_ps(self, part: LinearPart, rows: int) -> int:
+        """Return the time of one group of linear layers with `rows` rows."""
+        if rows == 0:
+            return 0
+        gpu = self.profile.gpu
+        ideal = max(
+            part.bytes_read(rows) / gpu.hbm_bytes_per_s, part.flops(rows) / gpu.bf16_flops_per_s
+        )
+        return round(ideal / self.costs.linear_efficiency.at(rows) * PS_PER_S)
+
+    def collective_ps(self, rows: int) -> int:
+        """Return the time of the two all-reduces of one layer (ring: 2 (n-1)/n of the bytes)."""
+        tp = self.share.tp
+        if tp == 1 or rows == 0:
+            return 0
+        payload = 2 * (tp - 1) / tp * rows * self.share.model.hidden * BYTES_PER_ELEMENT
+        once = payload / self.profile.nvlink.usable_bytes_per_s
+        return 2 * (self.costs.collective_ps + round(once * PS_PER_S))
+
+    def draft_ps(self, rows: int) -> int:
+        """Return the time of the draft model's forward over `rows` rows."""
+        if not self.scheme.draft_row or rows == 0:
+            return 0
+        layer = self.linear_ps(self.share.qkv, rows) + self.linear_ps(self.share.output_ffn, rows)
+        return round(layer * self.costs.draft_layers)
+
+    def hbm_ps_per_byte(self, efficiency: float) -> float:
+        """Return picoseconds per byte read from HBM at a share of its bandwidth."""
+        return PS_PER_S / (self.profile.gpu.hbm_bytes_per_s * efficiency)
+
+    def scan_bytes_per_block(self) -> int:
+        """Return the bytes of min and max keys of one block, all KV heads of the GPU."""
+        return 2 * self.share.model.head_dim * BYTES_PER_ELEMENT * self.share.kv_heads
+
+    def transfer_ps_per_byte(self) -> float:
+        """Return picoseconds per byte of this scheme's units over the host link."""
+        unit = self.share.unit_bytes(self.scheme)
+        return PS_PER_S / self.transport.bytes_per_s.at(unit)
+
+    def d2h_ps(self, size_bytes: int) -> int:
+        """Return the time to copy `size_bytes` to the host in one direction of the link."""
+        return round(size_bytes / self.profile.pcie.usable_bytes_per_s * PS_PER_S)
+
+    def prefill_flops(self, start: int, tokens: int) -> float:
+        """Return FLOPs per GPU of a prefill chunk of `tokens` tokens after `start` others.
+
+        Linear layers 2 x active parameters per token, causal attention 4 x heads x d per pair.
+        """
+        share, model = self.share, self.share.model
+        layer = share.qkv.flops(tokens) + share.output_ffn.flops(tokens)
+        pairs = tokens * (start + (tokens + 1) / 2)
+        attention = 4.0 * share.query_heads * model.head_dim * pairs
+        return model.layers * (layer + attention)
+
+    def prefill_ps(self, start: int, tokens: int) -> int:
+        """Return the time of one prefill chunk: compute at the prefill efficiency, or weights."""
+        gpu, model = self.profile.gpu, self.share.model
+        compute = self.prefill_flops(start, tokens) / (
+            gpu.bf16_flops_per_s * self.costs.prefill.efficiency
+        )
+        weights = self.share.qkv.bytes_read(tokens) + self.share.output_ffn.bytes_read(tokens)
+        streamed = model.layers * weights / gpu.hbm_bytes_per_s
+        return round(max(compute, streamed) * PS_PER_S)
+
+    def launch_layer_ps(self) -> int:
+        """Return the launch gaps of one layer's foreground kernels."""
+        return self.costs.launch.kernels_per_layer * self.costs.launch.gap_ps
+
+    def launch_step_ps(self, requests: int) -> int:
+        """Return host work per step and per running request."""
+        launch = self.costs.launch
+        fixed = launch.step_ps if self.scheme.offload else launch.dense_step_ps
+        return fixed + launch.request_ps * requests
+
+    def slowdowns(self, rows: int) -> tuple[tuple[float, float, float], ...]:
+        """Return factors for (linear, attention) beside (transfer, prediction, selection)."""
+        neighbours: tuple[Slowdown, ...] = (
+            self.transport.slowdown,
+            self.costs.prediction_slowdown,
+            self.costs.selection_slowdown,
+        )
+        linear = tuple(n.linear.at(max(rows, 1)) for n in neighbours)
+        attention = tuple(n.attention for n in neighbours)
+        return (linear[0], linear[1], linear[2]), (attention[0], attention[1], attention[2])

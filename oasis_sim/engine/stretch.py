@@ -1,0 +1,181 @@
+"""Run many steps with the same rows in compiled code.
+
+Between two events of the serving loop (an arrival, a finished request, a switch from dense to
+sparse) the batch does not change: only contexts grow by one token per step and each sparse row
+walks on through its trace. `run_stretch` prices and times such steps one by one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from oasis_sim.engine.pipeline import (
+    NOW,
+    OUT_COLUMNS,
+    PipelineState,
+    StepTimes,
+    run_step,
+)
+
+LOG_ADMITTED = OUT_COLUMNS
+LOG_NEEDED = OUT_COLUMNS + 1
+LOG_CONTEXT = OUT_COLUMNS + 2
+LOG_COLUMNS = OUT_COLUMNS + 3
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """Hold the running rows; arrays are updated in place, one entry per sparse row.
+
+    `context` int64[B]: tokens whose KV exists before the step. `walk`, `walk_first`, `walk_length`
+    int64[B]: the row's place in the walk tables, and where its trace's cycle begins and how long
+    it is. `dense_context` int64[D] is the same as `context` for dense rows.
+    """
+
+    context: Int64
+    walk: Int64
+    walk_first: Int64
+    walk_length: Int64
+    dense_context: Int64
+
+
+class WalkTables(NamedTuple):
+    """Hold blocks per walk step and layer (all KV heads of one GPU), and quality proxies."""
+
+    admitted: Int64
+    needed: Int64
+    quality: Float64
+
+
+class StretchCosts(NamedTuple):
+    """Give the prices of a step of this batch: picoseconds, bytes, and picoseconds per byte."""
+
+    prefill: int
+    qkv: int
+    output_ffn: int
+    lm_head: int
+    draft: int
+    launch_per_layer: int
+    launch_per_step: int
+    d2h: int
+    kv_bytes_layer: int
+    block_tokens: int
+    chosen_tokens: int
+    attention_ps_per_byte: float
+    dense_ps_per_byte: float
+    scan_bytes_per_block: int
+    scan_ps_per_byte: float
+    selection_fixed: int
+    selection_per_candidate: float
+    block_bytes: int
+    transfer_fixed: int
+    transfer_ps_per_byte: float
+    on_demand: bool
+    rates: Int64
+    prediction_rate: int
+
+
+@numba.njit(cache=True)
+def _attended_tokens(rows: Rows, costs: StretchCosts) -> int:
+    total = 0
+    for context in rows.context:
+        local = context % costs.block_tokens + 1
+        total += min(context + 1, costs.chosen_tokens + local)
+    return total
+
+
+@numba.njit(cache=True)
+def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
+    blocks = 0
+    for context in rows.context:
+        blocks += context // costs.block_tokens
+    dense_tokens = rows.dense_context.sum() + len(rows.dense_context)
+    sparse_bytes = _attended_tokens(rows, costs) * costs.kv_bytes_layer
+    attention = sparse_bytes * costs.attention_ps_per_byte
+    attention += dense_tokens * costs.kv_bytes_layer * costs.dense_ps_per_byte
+    scan = blocks * costs.scan_bytes_per_block * costs.scan_ps_per_byte
+    selection = 0
+    if len(rows.context) > 0:
+        selection = costs.selection_fixed + round(blocks * costs.selection_per_candidate)
+    return StepTimes(
+        costs.prefill,
+        costs.qkv,
+        np.int64(round(attention)),
+        costs.output_ffn,
+        costs.lm_head,
+        costs.draft,
+        np.int64(round(scan)),
+        np.int64(selection),
+        costs.launch_per_layer,
+        costs.launch_per_step,
+        costs.d2h,
+        costs.on_demand,
+        costs.rates,
+        costs.prediction_rate,
+    )
+
+
+@numba.njit(cache=True)
+def _gather_blocks(
+    rows: Rows, tables: WalkTables, costs: StretchCosts, transfer: Int64, log: Int64
+) -> None:
+    """Sum this step's moves over the rows, per layer, and turn them into transfer times."""
+    transfer[:] = 0
+    for row in rows.walk:
+        for layer in range(transfer.shape[0]):
+            transfer[layer] += tables.admitted[row, layer]
+            log[LOG_NEEDED] += tables.needed[row, layer]
+    for layer in range(transfer.shape[0]):
+        blocks = transfer[layer]
+        log[LOG_ADMITTED] += blocks
+        if blocks > 0:
+            moved = blocks * costs.block_bytes * costs.transfer_ps_per_byte
+            transfer[layer] = costs.transfer_fixed + np.int64(round(moved))
+
+
+@numba.njit(cache=True)
+def _advance_rows(rows: Rows) -> None:
+    for i in range(len(rows.context)):
+        rows.context[i] += 1
+        place = rows.walk[i] - rows.walk_first[i] + 1
+        rows.walk[i] = rows.walk_first[i] + place % rows.walk_length[i]
+    for i in range(len(rows.dense_context)):
+        rows.dense_context[i] += 1
+
+
+@numba.njit(cache=True)
+def run_stretch(
+    state: PipelineState,
+    rows: Rows,
+    tables: WalkTables,
+    costs: StretchCosts,
+    limit_ps: int,
+    log: Int64,
+    quality: Float64,
+    marks: Int64,
+) -> int:
+    """Run up to len(log) steps, stop after the first that ends at or after `limit_ps`.
+
+    `log` int64[n, LOG_COLUMNS] and `quality` float64[n, Q] receive one row per step: the stage
+    times of `run_step`, blocks admitted and needed, the sum of contexts, and the sums over rows
+    of the walk's quality columns. `marks` as in `run_step`. Returns the number of steps run.
+    """
+    transfer = np.zeros(state.transfer_end.shape[0], dtype=np.int64)
+    for step in range(log.shape[0]):
+        log[step] = 0
+        quality[step] = 0.0
+        log[step, LOG_CONTEXT] = rows.context.sum() + rows.dense_context.sum()
+        _gather_blocks(rows, tables, costs, transfer, log[step])
+        for row in rows.walk:
+            quality[step] += tables.quality[row]
+        run_step(state, _step_times(rows, costs), transfer, log[step, :OUT_COLUMNS], marks)
+        _advance_rows(rows)
+        if state.scalars[NOW] >= limit_ps:
+            return step + 1
+    return log.shape[0]

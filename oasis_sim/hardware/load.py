@@ -1,0 +1,106 @@
+"""Read a hardware profile from YAML: every number with its unit in words and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from oasis_sim.fileio import Fields, find_input, load_yaml
+from oasis_sim.hardware.load_engine import read_engine
+from oasis_sim.hardware.profile import EngineCosts, Gpu, HardwareProfile, Host, Link
+from oasis_sim.hardware.roofline import roofline_costs
+from oasis_sim.units import parse_bandwidth, parse_bytes, parse_flops, parse_time
+
+ORIGINS = ("datasheet", "published", "measured")
+
+T = TypeVar("T")
+
+
+def load_profile(name: str) -> HardwareProfile:
+    """Return the hardware profile of a shipped name or a YAML file.
+
+    Raises InputError that lists every mistake with its line.
+    """
+    path = find_input(name, "profile")
+    return read_profile(path)
+
+
+def read_profile(path: Path) -> HardwareProfile:
+    """Read one profile file; see docs/hardware-profiles.md for its keys."""
+    top = Fields.of(load_yaml(path))
+    top.integer("schema_version", low=1, high=1)
+    sources: dict[str, str] = {}
+    gpu = _read_gpu(top.child("gpu"), sources)
+    pcie = _read_link(top.child("pcie"), "pcie", sources)
+    nvlink = _read_link(top.child("nvlink"), "nvlink", sources)
+    network = _read_link(top.child("network"), "network", sources)
+    host = _read_host(top.child("host"), sources)
+    name = top.text("name")
+    origin = top.text("origin", choices=ORIGINS)
+    engines: dict[str, EngineCosts] = {"roofline": roofline_costs(pcie)}
+    likes: dict[str, tuple[str, str]] = {}
+    if top.has("engines"):
+        section = top.child("engines")
+        for engine in section.keys():
+            fields = section.child(engine)
+            if fields.has("like"):
+                likes[engine] = (fields.text("like"), fields.text("source"))
+            elif engine == "roofline":
+                section.mistake(engine, "is derived from the limits", "remove it", None)
+            else:
+                engines[engine] = read_engine(engine, fields)
+    top.finish()
+    for engine, (other, source) in likes.items():
+        costs = load_profile(other).engine(engine)
+        engines[engine] = replace(costs, source=f"{source} [{other}: {costs.source}]")
+    return HardwareProfile(
+        name=name,
+        origin=origin,
+        gpu=gpu,
+        pcie=pcie,
+        nvlink=nvlink,
+        network=network,
+        host=host,
+        engines=engines,
+        sources=sources,
+    )
+
+
+def _sourced(
+    fields: Fields, key: str, parse: Callable[[str], T], path: str, sources: dict[str, str]
+) -> T:
+    entry = fields.child(key)
+    sources[f"{path}.{key}"] = entry.text("source")
+    return entry.quantity("value", parse)
+
+
+def _read_gpu(fields: Fields, sources: dict[str, str]) -> Gpu:
+    sms = fields.child("sms")
+    sources["gpu.sms"] = sms.text("source")
+    return Gpu(
+        title=fields.text("title"),
+        sms=sms.integer("value", low=1, high=10_000),
+        bf16_flops_per_s=_sourced(fields, "bf16_dense", parse_flops, "gpu", sources),
+        hbm_bytes=_sourced(fields, "hbm_capacity", parse_bytes, "gpu", sources),
+        hbm_bytes_per_s=_sourced(fields, "hbm_bandwidth", parse_bandwidth, "gpu", sources),
+    )
+
+
+def _read_link(fields: Fields, path: str, sources: dict[str, str]) -> Link:
+    nominal = _sourced(fields, "bandwidth", parse_bandwidth, path, sources)
+    usable = _sourced(fields, "usable_bandwidth", parse_bandwidth, path, sources)
+    if usable > nominal:
+        fields.mistake("usable_bandwidth", "exceeds the bandwidth", "lower it", None)
+    latency = _sourced(fields, "latency", parse_time, path, sources)
+    return Link(nominal, usable, latency)
+
+
+def _read_host(fields: Fields, sources: dict[str, str]) -> Host:
+    return Host(
+        kv_bytes=_sourced(fields, "kv_capacity_per_gpu", parse_bytes, "host", sources),
+        dram_bytes_per_s=_sourced(
+            fields, "dram_bandwidth_per_gpu", parse_bandwidth, "host", sources
+        ),
+    )

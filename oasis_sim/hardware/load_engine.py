@@ -1,0 +1,117 @@
+"""Read one engine's cost model from the `engines` section of a hardware profile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oasis_sim.fileio import Fields
+from oasis_sim.hardware.curve import Curve
+from oasis_sim.hardware.profile import (
+    EngineCosts,
+    Launch,
+    Prefill,
+    Selection,
+    Slowdown,
+    Transport,
+)
+from oasis_sim.units import parse_bandwidth, parse_bytes, parse_time
+
+LARGEST_SLOWDOWN = 1000.0
+SMALLEST_EFFICIENCY = 1e-3
+
+
+def read_engine(name: str, fields: Fields) -> EngineCosts:
+    """Read the costs of engine `name`; mistakes are noted in `fields`."""
+    transports = fields.child("transports")
+    return EngineCosts(
+        name=name,
+        source=fields.text("source"),
+        linear_efficiency=_by_rows(fields.child("linear_efficiency")),
+        attention_efficiency=_by_bytes(fields.child("attention_efficiency")),
+        dense_attention_efficiency=_by_bytes(fields.child("dense_attention_efficiency")),
+        scan_efficiency=_by_bytes(fields.child("scan_efficiency")),
+        selection=_read_selection(fields.child("selection")),
+        draft_layers=fields.number("draft_layers", high=100.0),
+        launch=_read_launch(fields.child("launch")),
+        prefill=_read_prefill(fields.child("prefill")),
+        collective_ps=fields.quantity("collective", parse_time),
+        transports={key: _read_transport(transports.child(key)) for key in transports.keys()},
+        prediction_slowdown=_read_slowdown(fields.child("prediction_slowdown")),
+        selection_slowdown=_read_slowdown(fields.child("selection_slowdown")),
+        hbm_share=fields.number("hbm_share", low=0.01, high=1.0),
+        reserved_bytes=fields.quantity("reserved", parse_bytes),
+    )
+
+
+def _curve(fields: Fields, name: str, x: Sequence[float], y: Sequence[float]) -> Curve:
+    """Build a curve from two lists, noting a mistake where they do not fit together."""
+    if len(x) != len(y):
+        problem = f"has {len(x)} points for {len(y)} values"
+        return fields.mistake(name, problem, "give as many", Curve.constant(1.0))
+    if not x or any(b <= a for a, b in zip((0.0, *x), x, strict=False)):
+        problem = "must be positive and increase from point to point"
+        return fields.mistake(name, problem, "sort the points", Curve.constant(1.0))
+    return Curve(tuple(float(v) for v in x), tuple(float(v) for v in y))
+
+
+def _by_rows(fields: Fields) -> Curve:
+    x = fields.numbers("rows", low=1, high=1e6)
+    y = fields.numbers("share", low=SMALLEST_EFFICIENCY, high=1.0)
+    return _curve(fields, "rows", x, y)
+
+
+def _by_bytes(fields: Fields) -> Curve:
+    x = fields.quantities("bytes", parse_bytes)
+    y = fields.numbers("share", low=SMALLEST_EFFICIENCY, high=1.0)
+    return _curve(fields, "bytes", x, y)
+
+
+def _picoseconds(fields: Fields, key: str, unit: str) -> float:
+    """Read a cost per item that may be less than a picosecond, in `unit` ("ns" or "ps")."""
+    return fields.number(f"{key}_{unit}", high=1e6) * {"ps": 1.0, "ns": 1e3}[unit]
+
+
+def _read_selection(fields: Fields) -> Selection:
+    return Selection(
+        fixed_ps=fields.quantity("fixed", parse_time),
+        per_head_ps=_picoseconds(fields, "per_head", "ns"),
+        per_candidate_ps=_picoseconds(fields, "per_candidate", "ps"),
+    )
+
+
+def _read_launch(fields: Fields) -> Launch:
+    return Launch(
+        gap_ps=fields.quantity("gap", parse_time),
+        kernels_per_layer=fields.integer("kernels_per_layer", high=1000),
+        step_ps=fields.quantity("step", parse_time),
+        dense_step_ps=fields.quantity("dense_step", parse_time),
+        request_ps=fields.quantity("request", parse_time),
+    )
+
+
+def _read_prefill(fields: Fields) -> Prefill:
+    return Prefill(
+        efficiency=fields.number("efficiency", low=SMALLEST_EFFICIENCY, high=1.0),
+        chunk_tokens=fields.integer("chunk_tokens", low=1, high=10_000_000),
+    )
+
+
+def _read_slowdown(fields: Fields) -> Slowdown:
+    linear = fields.child("linear")
+    factors = linear.numbers("factor", low=1.0, high=LARGEST_SLOWDOWN)
+    rows = linear.numbers("rows", low=1, high=1e6)
+    return Slowdown(
+        linear=_curve(linear, "rows", rows, factors),
+        attention=fields.number("attention", low=1.0, high=LARGEST_SLOWDOWN),
+        prediction=fields.number("prediction", low=1.0, high=LARGEST_SLOWDOWN),
+    )
+
+
+def _read_transport(fields: Fields) -> Transport:
+    units = fields.quantities("unit", parse_bytes)
+    rates = fields.quantities("rate", parse_bandwidth)
+    return Transport(
+        bytes_per_s=_curve(fields, "unit", units, rates),
+        fixed_ps=fields.quantity("fixed", parse_time),
+        slowdown=_read_slowdown(fields.child("slowdown")),
+    )

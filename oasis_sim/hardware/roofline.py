@@ -1,0 +1,45 @@
+"""The ideal engine: every stage at the hardware's limit, nothing lost between stages."""
+
+from __future__ import annotations
+
+from oasis_sim.hardware.curve import Curve
+from oasis_sim.hardware.profile import (
+    EngineCosts,
+    Launch,
+    Link,
+    Prefill,
+    Selection,
+    Slowdown,
+    Transport,
+)
+
+TRANSPORTS = ("sm_gather", "copy_engine", "naive")
+
+
+def roofline_costs(pcie: Link) -> EngineCosts:
+    """Return costs of an engine whose stages all run at the limits of the profile.
+
+    Blocks move at the link's nominal rate whatever their size, neighbours do not disturb each
+    other, all of HBM may hold weights and KV.
+    """
+    whole = Curve.constant(1.0)
+    undisturbed = Slowdown(linear=whole, attention=1.0, prediction=1.0)
+    ideal = Transport(Curve.constant(pcie.bytes_per_s), fixed_ps=0, slowdown=undisturbed)
+    return EngineCosts(
+        name="roofline",
+        source="derived: each stage takes max(bytes / bandwidth, FLOPs / peak)",
+        linear_efficiency=whole,
+        attention_efficiency=whole,
+        dense_attention_efficiency=whole,
+        scan_efficiency=whole,
+        selection=Selection(fixed_ps=0, per_head_ps=0.0, per_candidate_ps=0.0),
+        draft_layers=0.0,
+        launch=Launch(gap_ps=0, kernels_per_layer=0, step_ps=0, dense_step_ps=0, request_ps=0),
+        prefill=Prefill(efficiency=1.0, chunk_tokens=8192),
+        collective_ps=0,
+        transports=dict.fromkeys(TRANSPORTS, ideal),
+        prediction_slowdown=undisturbed,
+        selection_slowdown=undisturbed,
+        hbm_share=1.0,
+        reserved_bytes=0,
+    )
