@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from oasis_sim.fileio import Fields, find_input, load_yaml
+from oasis_sim.errors import InputError
+from oasis_sim.fileio import Fields, find_input, load_yaml, printable
 from oasis_sim.hardware.load_engine import read_engine
 from oasis_sim.hardware.profile import EngineCosts, Gpu, HardwareProfile, Host, Link
 from oasis_sim.hardware.roofline import roofline_costs
@@ -53,7 +54,7 @@ def read_profile(path: Path) -> HardwareProfile:
                 engines[engine] = read_engine(engine, fields)
     top.finish()
     for engine, (other, source) in likes.items():
-        costs = load_profile(other).engine(engine)
+        costs = _own_engine(other, engine, path)
         engines[engine] = replace(costs, source=f"{source} [{other}: {costs.source}]")
     return HardwareProfile(
         name=name,
@@ -65,6 +66,25 @@ def read_profile(path: Path) -> HardwareProfile:
         host=host,
         engines=engines,
         sources=sources,
+    )
+
+
+def _own_engine(profile: str, engine: str, asking: Path) -> EngineCosts:
+    """Read the engine that another profile defines itself (no chains of `like`)."""
+    top = Fields.of(load_yaml(find_input(profile, "profile")))
+    if top.has("engines"):
+        section = top.child("engines")
+        if section.has(engine):
+            fields = section.child(engine)
+            if not fields.has("like"):
+                costs = read_engine(engine, fields)
+                fields.finish()
+                return costs
+    raise InputError(
+        f"profile {printable(profile, 60)!r} defines no such engine itself",
+        file=asking,
+        field=f"engines.{engine}.like",
+        fix="name a profile that does",
     )
 
 
