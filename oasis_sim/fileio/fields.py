@@ -160,6 +160,16 @@ class Fields:
         )
         return stand_in
 
+    def adopt(self, error: InputError) -> None:
+        """Note the mistakes of an object built from these fields, each at its field's line."""
+        for mistake in error.mistakes if isinstance(error, InputMistakes) else (error,):
+            self.mistake(mistake.field or "", mistake.problem, mistake.fix, None)
+
+    @property
+    def clean(self) -> bool:
+        """Say whether no mistake has been noted so far."""
+        return not self._mistakes
+
     def finish(self) -> None:
         """Refuse unknown keys here and below, then raise all mistakes as one InputError."""
         self._refuse_unknown()
@@ -236,14 +246,23 @@ _NULL = object()
 """Stand for a key that is written but left empty, apart from a key that is missing."""
 
 
+class InputMistakes(InputError):
+    """Report several mistakes of one input at once; `mistakes` holds them one by one."""
+
+    def __init__(self, mistakes: Sequence[InputError]) -> None:
+        """Number the mistakes in the message."""
+        self.mistakes = tuple(mistakes)
+        lines = "".join(f"\n  ({index}) {mistake}" for index, mistake in enumerate(mistakes, 1))
+        super().__init__(f"{len(mistakes)} mistakes:{lines}", file=mistakes[0].file)
+
+
 def raise_all(mistakes: Sequence[InputError]) -> None:
     """Raise one InputError that lists all mistakes; do nothing when there are none."""
     if not mistakes:
         return
     if len(mistakes) == 1:
         raise mistakes[0]
-    lines = "".join(f"\n  ({index}) {mistake}" for index, mistake in enumerate(mistakes, 1))
-    raise InputError(f"{len(mistakes)} mistakes:{lines}", file=mistakes[0].file)
+    raise InputMistakes(mistakes)
 
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
