@@ -1,0 +1,262 @@
+"""The compiled core of residency: every head of a trace through every step.
+
+It gives what ``oasis_sim.residency.plain`` gives, without sorting the pool. Blocks of the current
+target need no order. Those outside it are kept in eviction order: a block leaves the target
+with the stamp of the step before, the newest there is, so blocks that leave are appended to the
+end, sorted by id among themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+MASS_UNITS = 2.0**40
+"""Mass is summed in integers of 2**-40, so that no sum depends on its order."""
+
+_NO_BLOCK = 65535
+
+
+class Trace(NamedTuple):
+    """Hold the arrays read: orders uint16[T, L, H, M], mass uint8[T, L, H, NB] (NB may be 0)."""
+
+    use: NDArray[np.uint16]
+    target: NDArray[np.uint16]
+    mass: NDArray[np.uint8]
+    mass_units: NDArray[np.int64]  # [256]
+
+
+class Path(NamedTuple):
+    """Hold the fields of ``StepPath``."""
+
+    use_row: NDArray[np.int64]
+    use_position: NDArray[np.int64]
+    target_row: NDArray[np.int64]
+    target_position: NDArray[np.int64]
+    first: int
+
+
+class Sizes(NamedTuple):
+    """Hold the fields of ``ResidencyRule``, and the number of block ids."""
+
+    chosen: int
+    pool: int
+    cap: int
+    sink: int
+    recent: int
+    block_tokens: int
+    blocks: int
+
+
+class Counts(NamedTuple):
+    """Hold the arrays written, [S, L, H]."""
+
+    needed: NDArray[np.int32]
+    admitted: NDArray[np.int32]
+    overlap: NDArray[np.int32]
+    mass: NDArray[np.int64]
+
+
+class MoveArrays(NamedTuple):
+    """Hold the moves written; ``offset`` of length 0 writes none."""
+
+    offset: NDArray[np.int64]
+    block: NDArray[np.uint16]
+    slot: NDArray[np.uint16]
+    start: NDArray[np.uint16]
+
+
+class Head(NamedTuple):
+    """Hold the state of one head: where each block is, and who would be evicted next."""
+
+    slot_of: NDArray[np.int32]  # [blocks] slot, or -1
+    target_step: NDArray[np.int32]  # [blocks] last step that had the block in its target
+    use_step: NDArray[np.int32]  # [blocks] last step whose true query chose the block
+    chosen: NDArray[np.uint16]  # [k] scratch: the target or the true set
+    missing: NDArray[np.uint16]  # [k] target blocks that are not resident, in its order
+    inside: NDArray[np.uint16]  # [k] resident blocks of the target
+    outside: NDArray[np.uint16]  # [P] other resident blocks, next victim first
+
+
+_jit: Any = njit(cache=True)
+
+
+@_jit
+def _choose(order, first, last, limit, chosen):
+    """Copy the first `limit` blocks of an order that lie in first..last; return how many."""
+    count = 0
+    for index in range(order.shape[0]):
+        block = order[index]
+        if count == limit or block == _NO_BLOCK:
+            break
+        chosen[count] = block
+        count += (block >= first) & (block <= last)
+    return count
+
+
+@_jit
+def _sort_outside(head, step, inside, begin, end):
+    """Bring `outside` up to date for a new target: drop what it names, append what it leaves.
+
+    The copying loops write first and advance if the block is kept: no branch to mispredict.
+    """
+    outside, within, target_step = head.outside, head.inside, head.target_step
+    count = 0
+    for index in range(begin, end):
+        block = outside[index]
+        outside[count] = block
+        count += target_step[block] != step
+    kept = count
+    for index in range(inside):
+        block = within[index]
+        outside[count] = block
+        count += target_step[block] != step
+    for index in range(kept + 1, count):
+        block = outside[index]
+        place = index
+        while place > kept and outside[place - 1] > block:
+            outside[place] = outside[place - 1]
+            place -= 1
+        outside[place] = block
+    return count
+
+
+@_jit
+def _admit(head, sizes, target, resident):
+    """Give slots to the first missing target blocks; return needed, admitted, inside, evicted."""
+    slot_of, chosen, missing = head.slot_of, head.chosen, head.missing
+    within, outside = head.inside, head.outside
+    needed = 0
+    inside = 0
+    for index in range(target):
+        block = chosen[index]
+        here = slot_of[block] >= 0
+        within[inside] = block
+        inside += here
+        missing[needed] = block
+        needed += not here
+    admitted = min(needed, sizes.cap)
+    free = sizes.pool - resident
+    for index in range(admitted):
+        block = missing[index]
+        slot = resident + index
+        if index >= free:
+            victim = outside[index - free]
+            slot = slot_of[victim]
+            slot_of[victim] = -1
+        slot_of[block] = slot
+        within[inside] = block
+        inside += 1
+    return needed, admitted, inside, max(0, admitted - free)
+
+
+@_jit
+def _quality(head, sizes, step, position, order, mass, units, inside, begin, end):
+    """Return what the attended blocks share with the true set, and the mass they hold."""
+    use_step, chosen, within, outside = head.use_step, head.chosen, head.inside, head.outside
+    active = position // sizes.block_tokens
+    last = active - sizes.recent
+    used = _choose(order, sizes.sink, last, sizes.chosen, chosen)
+    for index in range(used):
+        use_step[chosen[index]] = step
+    overlap = 0
+    for index in range(inside):
+        overlap += use_step[within[index]] == step
+    skipped = begin + max(0, inside + end - begin - sizes.chosen)
+    for index in range(skipped, end):
+        overlap += use_step[outside[index]] == step
+    captured = 0
+    if mass.shape[0] == 0:
+        return overlap, captured
+    newest = min(last, mass.shape[0] - 1)
+    for index in range(inside):
+        if within[index] <= newest:
+            captured += units[mass[within[index]]]
+    for index in range(skipped, end):
+        if outside[index] <= newest:
+            captured += units[mass[outside[index]]]
+    for block in range(min(sizes.sink, active + 1, mass.shape[0])):
+        captured += units[mass[block]]
+    for block in range(max(sizes.sink, last + 1), min(active + 1, mass.shape[0])):
+        captured += units[mass[block]]
+    return overlap, captured
+
+
+@_jit
+def _record_start(head, blocks, start):
+    """Write which block each slot holds."""
+    for block in range(blocks):
+        if head.slot_of[block] >= 0:
+            start[head.slot_of[block]] = block
+
+
+@_jit
+def _run_head(trace, path, sizes, counts, moves, head, layer, number):
+    """Run one head through the path; write its counts and moves."""
+    head.slot_of[:] = -1
+    head.target_step[:] = -1
+    head.use_step[:] = -1
+    inside, begin, end = 0, 0, 0
+    for step in range(path.use_row.shape[0]):
+        needed, admitted = 0, 0
+        out = step - path.first
+        if step == 0:
+            last = path.use_position[0] // sizes.block_tokens - sizes.recent
+            order = trace.use[path.use_row[0], layer, number]
+            inside = _choose(order, sizes.sink, last, sizes.chosen, head.inside)
+            for index in range(inside):
+                head.slot_of[head.inside[index]] = index
+        if out == 0 and moves.offset.shape[0] > 0:
+            _record_start(head, sizes.blocks, moves.start[layer, number])
+        if step > 0:
+            resident = inside + end - begin
+            last = path.target_position[step] // sizes.block_tokens - sizes.recent
+            order = trace.target[path.target_row[step], layer, number]
+            target = _choose(order, sizes.sink, last, sizes.chosen, head.chosen)
+            for index in range(target):
+                head.target_step[head.chosen[index]] = step
+            end = _sort_outside(head, step, inside, begin, end)
+            needed, admitted, inside, begin = _admit(head, sizes, target, resident)
+        if out < 0:
+            continue
+        if moves.offset.shape[0] > 0:
+            row = (out * trace.use.shape[1] + layer) * trace.use.shape[2] + number
+            for index in range(admitted):
+                place = moves.offset[row] + index
+                moves.block[place] = head.missing[index]
+                moves.slot[place] = head.slot_of[head.missing[index]]
+        counts.needed[out, layer, number] = needed
+        counts.admitted[out, layer, number] = admitted
+        row = path.use_row[step]
+        counts.overlap[out, layer, number], counts.mass[out, layer, number] = _quality(
+            head,
+            sizes,
+            step,
+            path.use_position[step],
+            trace.use[row, layer, number],
+            trace.mass[row, layer, number],
+            trace.mass_units,
+            inside,
+            begin,
+            end,
+        )
+
+
+@_jit
+def run_heads(trace, path, sizes, counts, moves):
+    """Run every head through the path."""
+    head = Head(
+        np.empty(sizes.blocks, np.int32),
+        np.empty(sizes.blocks, np.int32),
+        np.empty(sizes.blocks, np.int32),
+        np.empty(sizes.chosen + 1, np.uint16),
+        np.empty(sizes.chosen + 1, np.uint16),
+        np.empty(sizes.chosen + 1, np.uint16),
+        np.empty(sizes.pool + sizes.chosen + 1, np.uint16),
+    )
+    for layer in range(trace.use.shape[1]):
+        for number in range(trace.use.shape[2]):
+            _run_head(trace, path, sizes, counts, moves, head, layer, number)

@@ -1,0 +1,190 @@
+"""The compiled residency core: equal to the plain twin, and true to its promises."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oasis_sim.errors import InputError
+from oasis_sim.residency.plain import HeadPool, simulate_plain
+from oasis_sim.residency.rule import Moves, ResidencyLog, ResidencyRule, StepPath
+from oasis_sim.residency.simulate import simulate, simulate_path, total_mass
+from oasis_sim.trace import NO_BLOCK, AttentionTrace, decode_mass
+from tests.strategies import attention_traces, make_trace, residency_rules
+
+
+def order(*steps: list[int]) -> np.ndarray:
+    """Return the orders of one head, uint16[T, 1, 1, M], padded."""
+    width = max(len(step) for step in steps)
+    rows = [step + [NO_BLOCK] * (width - len(step)) for step in steps]
+    return np.array(rows, dtype=np.uint16)[:, None, None, :]
+
+
+@st.composite
+def paths(draw: st.DrawFn, trace: AttentionTrace, block_tokens: int) -> StepPath:
+    """Draw any walk over the trace's rows, with positions that need not match them."""
+    steps = draw(st.integers(1, 14))
+    rows = st.lists(st.integers(0, trace.steps - 1), min_size=steps, max_size=steps)
+    places = st.lists(st.integers(0, 30 * block_tokens), min_size=steps, max_size=steps)
+    arrays = [np.array(draw(kind), dtype=np.int64) for kind in (rows, places, rows, places)]
+    return StepPath(*arrays, first=draw(st.integers(0, steps - 1)))
+
+
+def assert_same(expected: ResidencyLog, actual: ResidencyLog) -> None:
+    """Compare two logs and their moves bit by bit, and mass to rounding."""
+    for name in ("needed", "admitted", "overlap"):
+        np.testing.assert_array_equal(getattr(expected, name), getattr(actual, name), name)
+    if expected.mass is None or actual.mass is None:
+        assert expected.mass is actual.mass
+    else:
+        np.testing.assert_allclose(expected.mass, actual.mass, rtol=0, atol=1e-10)
+    assert expected.moves is not None
+    assert actual.moves is not None
+    for field in fields(Moves):
+        np.testing.assert_array_equal(
+            getattr(expected.moves, field.name), getattr(actual.moves, field.name), field.name
+        )
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_core_equals_plain_twin(data: st.DataObject) -> None:
+    """Every count, move and slot agrees on any trace, rule and walk."""
+    trace = data.draw(attention_traces())
+    rule = data.draw(residency_rules())
+    path = data.draw(paths(trace, rule.block_tokens))
+    target = next(iter(trace.pred_order.values()), trace.use_order)
+    args = (trace.use_order, target, path, rule)
+    expected = simulate_plain(*args, trace.mass)
+    assert_same(expected, simulate_path(*args, mass=trace.mass, moves=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(attention_traces(), residency_rules())
+def test_moves_replay_to_a_consistent_pool(trace: AttentionTrace, rule: ResidencyRule) -> None:
+    """Applying the moves alone: caps, slots and the pool never break a promise."""
+    log = simulate(
+        trace.use_order, trace.use_order, trace.position, rule, mass=trace.mass, moves=True
+    )
+    moves = log.moves
+    assert moves is not None
+    for layer, head in np.ndindex(log.needed.shape[1:]):
+        slots = moves.start[layer, head].copy()
+        for step in range(trace.steps):
+            row = np.ravel_multi_index((step, layer, head), log.needed.shape)
+            span = slice(moves.offset[row], moves.offset[row + 1])
+            assert span.stop - span.start == log.admitted[step, layer, head]
+            assert span.stop - span.start <= min(rule.cap_blocks, rule.chosen_blocks)
+            assert len(set(moves.slot[span])) == span.stop - span.start
+            slots[moves.slot[span]] = moves.block[span]
+            held = slots[slots != NO_BLOCK]
+            assert len(set(held)) == len(held) <= rule.pool_blocks
+    assert (log.needed >= log.admitted).all()
+    assert (log.overlap <= rule.chosen_blocks).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(attention_traces(), residency_rules())
+def test_no_cap_attends_the_whole_target(trace: AttentionTrace, rule: ResidencyRule) -> None:
+    """Without a cap and with the true query as target, overlap is the true set itself."""
+    free = replace(rule, cap_blocks=rule.pool_blocks, on_demand=True)
+    log = simulate(trace.use_order, trace.use_order, trace.position, free)
+    np.testing.assert_array_equal(log.needed, log.admitted)
+    pool = HeadPool(free)
+    for step, layer, head in np.ndindex(log.overlap.shape):
+        true_set = pool.choose(trace.use_order[step, layer, head], int(trace.position[step]))
+        assert len(true_set) == log.overlap[step, layer, head]
+
+
+@settings(max_examples=40, deadline=None)
+@given(attention_traces(), residency_rules())
+def test_a_cap_of_zero_moves_nothing(trace: AttentionTrace, rule: ResidencyRule) -> None:
+    """Cap 0 keeps the pool of the first step for ever."""
+    log = simulate(
+        trace.use_order, trace.use_order, trace.position, replace(rule, cap_blocks=0), moves=True
+    )
+    assert 0 == log.admitted.sum()
+    assert log.moves is not None
+    assert 0 == len(log.moves.block)
+
+
+def test_worked_example_by_hand() -> None:
+    """Pool 3, choice 2, cap 1: slots, stamps, deferral and eviction as on paper."""
+    use = order([0, 1, 2, 3], [2, 3, 0, 1], [3, 2, 1, 0], [4, 0, 1, 2])
+    position = np.array([40, 41, 42, 43], dtype=np.int32)
+    rule = ResidencyRule(2, 3, 1, sink_blocks=0, recent_blocks=0, block_tokens=4)
+    log = simulate(use, use, position, rule, moves=True)
+    # start {0, 1}; step 1 wants 2, 3: 2 enters the free slot 2, 3 waits;
+    # step 2 wants 3, 2: 3 evicts 0 (stamp 0, lower id) from slot 0; step 3 wants 4, 0: 4 evicts 1.
+    assert [0, 2, 1, 2] == log.needed.ravel().tolist()
+    assert [0, 1, 1, 1] == log.admitted.ravel().tolist()
+    assert log.moves is not None
+    assert [2, 3, 4] == log.moves.block.tolist()
+    assert [2, 0, 1] == log.moves.slot.tolist()
+    assert [0, 1, NO_BLOCK] == log.moves.start.ravel().tolist()
+    assert [2, 1, 2, 1] == log.overlap.ravel().tolist()
+
+
+def test_mass_counts_each_block_once() -> None:
+    """Sink, newest and attended blocks add up without counting any twice."""
+    rule = ResidencyRule(15, 15, 15, sink_blocks=2, recent_blocks=3, block_tokens=4)
+    full = make_trace(3, steps=4, prompt=60, block_tokens=4, stored=20)
+    log = simulate(full.use_order, full.use_order, full.position, rule, mass=full.mass)
+    assert log.mass is not None
+    assert full.mass is not None
+    np.testing.assert_allclose(decode_mass(full.mass).sum(axis=-1), log.mass, rtol=0, atol=1e-9)
+
+
+def test_total_mass_sums_all_blocks() -> None:
+    """The total is the decoded sum, row by row, in the order asked for."""
+    trace = make_trace(5)
+    assert trace.mass is not None
+    rows = np.array([3, 0, 3])
+    np.testing.assert_allclose(
+        decode_mass(trace.mass[rows]).sum(axis=-1), total_mass(trace.mass, rows), atol=1e-9
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("chosen_blocks", 0),
+        ("pool_blocks", 3),
+        ("cap_blocks", -1),
+        ("sink_blocks", -1),
+        ("recent_blocks", -1),
+        ("block_tokens", 0),
+    ],
+)
+def test_rules_that_contradict_themselves_are_refused(field: str, value: int) -> None:
+    """Each size has a least value; the message names the field."""
+    with pytest.raises(InputError, match=field):
+        ResidencyRule(**({"chosen_blocks": 4, "pool_blocks": 4, "cap_blocks": 4} | {field: value}))
+
+
+def test_arrays_that_do_not_fit_are_refused() -> None:
+    """Orders of different traces, and rows past the end, raise InputError."""
+    trace, other = make_trace(1), make_trace(1, layers=3)
+    rule = ResidencyRule(4, 4, 4)
+    with pytest.raises(InputError, match="shape"):
+        simulate(trace.use_order, other.use_order, trace.position, rule)
+    with pytest.raises(InputError, match="length"):
+        simulate(trace.use_order, trace.use_order, trace.position[:0], rule)
+    rows = np.array([0, 6])
+    with pytest.raises(InputError, match="6 steps"):
+        simulate_path(trace.use_order, trace.use_order, StepPath(rows, rows, rows, rows), rule)
+
+
+def test_read_only_arrays_are_accepted_and_left_alone() -> None:
+    """Frozen input arrays work and keep their bytes."""
+    trace = make_trace(8)
+    frozen = trace.use_order.copy()
+    frozen.flags.writeable = False
+    rule = ResidencyRule(4, 5, 2, block_tokens=4)
+    expected = simulate(trace.use_order, trace.use_order, trace.position, rule, moves=True)
+    assert_same(expected, simulate(frozen, frozen, trace.position, rule, moves=True))
+    np.testing.assert_array_equal(trace.use_order, frozen)
