@@ -1,0 +1,75 @@
+"""What an executor is: something that runs the steps of a schedule and says what happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """Describe what executed: `kind` is cpu or cuda; `title` names it; times need `timing`.
+
+    `timing` is "gpu" where times may be compared with the simulation, else "cpu reference".
+    """
+
+    kind: str
+    title: str
+    driver: str
+    devices: int
+    timing: str
+
+
+@dataclass(frozen=True)
+class PoolInfo:
+    """State the pools an executor made and how they differ from the modelled ones."""
+
+    unit_bytes: int
+    executed_unit_bytes: int
+    device_slots: int
+    modelled_host_units: int
+    host_units: int
+
+    @property
+    def aliased(self) -> bool:
+        """Say whether several modelled host units share one."""
+        return self.host_units < self.modelled_host_units
+
+    @property
+    def scaled(self) -> bool:
+        """Say whether a unit is executed with fewer bytes than modelled."""
+        return self.executed_unit_bytes < self.unit_bytes
+
+
+@dataclass(frozen=True)
+class StepRun:
+    """Report one executed step.
+
+    `units_moved` and `bytes_moved` are counted by the executor, not copied from the schedule;
+    `stage_ms` has the stages that it timed. `wrong_units` of the units moved do not hold the stamp
+    of their address; `first_wrong` describes the first.
+    """
+
+    units_moved: int
+    bytes_moved: int
+    step_ms: float
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+    wrong_units: int = 0
+    first_wrong: str | None = None
+
+
+class Executor(Protocol):
+    """Run a schedule's steps in order, then check the whole pool once."""
+
+    info: DeviceInfo
+    pools: tuple[PoolInfo, ...]
+
+    def run_step(self, index: int) -> StepRun:
+        """Execute step `index` of the window; call with 0, 1, 2, ... in order."""
+
+    def check_pool(self) -> tuple[int, str | None]:
+        """Return how many device slots hold anything but what the moves so far put there."""
+
+    def close(self) -> None:
+        """Release the pools."""

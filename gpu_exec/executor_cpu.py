@@ -1,0 +1,158 @@
+"""The reference executor: the schedule's moves as NumPy copies between two real pools.
+
+It moves real bytes and checks every stamp, so the logic of a replay is tested without a GPU. Its
+times are those of a CPU and are never compared with the simulated GPU. Large pools are scaled
+down by storing fewer bytes of each unit (never below its address), and by host aliasing.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from gpu_exec.executor import DeviceInfo, PoolInfo, StepRun
+from gpu_exec.moves import Int64, MovePlan, StepMoves, head_shards, plan_moves
+from gpu_exec.stamps import MIN_UNIT_BYTES, POISON, address_of, stamp, wrong_units
+from oasis_sim.engine.schedule import Schedule
+from oasis_sim.errors import UsageError
+
+DEFAULT_BUDGET_BYTES = 512 << 20
+_CHECK_CHUNK_BYTES = 32 << 20
+
+Pool = npt.NDArray[np.uint16]
+
+
+@dataclass(frozen=True, eq=False)
+class _Shard:
+    """Hold the pools of one (imagined) device and what each slot must contain (-1: untouched)."""
+
+    plan: MovePlan
+    host: Pool
+    device: Pool
+    expected: Int64
+
+
+class CpuExecutor:
+    """Execute a schedule with NumPy, its heads split over `devices` pools in turn."""
+
+    def __init__(
+        self, schedule: Schedule, devices: int = 1, budget_bytes: int = DEFAULT_BUDGET_BYTES
+    ) -> None:
+        shards = head_shards(schedule.kv_heads, devices)
+        share = budget_bytes // devices
+        self._shards = tuple(_make_shard(schedule, shard, share) for shard in shards)
+        self._unit_bytes = schedule.unit_bytes
+        self.info = DeviceInfo(
+            kind="cpu",
+            title=f"CPU reference ({platform.machine()})",
+            driver="none",
+            devices=devices,
+            timing="cpu reference",
+        )
+        self.pools = tuple(_pool_info(shard, schedule.unit_bytes) for shard in self._shards)
+
+    def run_step(self, index: int) -> StepRun:
+        """Copy the step's units layer by layer, then check the stamp of every slot written."""
+        units = wrong = 0
+        seconds = 0.0
+        first: str | None = None
+        for shard in self._shards:
+            moves = shard.plan.step(index)
+            slots = shard.plan.slot_address(moves)
+            start = time.perf_counter()
+            units += self._copy(shard, moves, slots)
+            seconds += time.perf_counter() - start
+            shard.expected[slots] = moves.host_unit
+            count, text = _check_slots(shard, np.unique(slots))
+            wrong += count
+            first = first or text
+        return StepRun(
+            units_moved=units,
+            bytes_moved=units * self._unit_bytes,
+            step_ms=1e3 * seconds,
+            stage_ms={"transfer": 1e3 * seconds},
+            wrong_units=wrong,
+            first_wrong=first,
+        )
+
+    def check_pool(self) -> tuple[int, str | None]:
+        """Check every slot: the last unit moved there, or untouched poison."""
+        wrong = 0
+        first: str | None = None
+        for shard in self._shards:
+            count, text = _check_slots(shard, np.arange(len(shard.device)))
+            wrong += count
+            first = first or text
+        return wrong, first
+
+    def close(self) -> None:
+        """Drop the pools."""
+        self._shards = ()
+
+    def _copy(self, shard: _Shard, moves: StepMoves, slots: Int64) -> int:
+        """Copy the units of each layer in turn; return how many were written."""
+        copied = 0
+        for layer in range(len(moves.layer_offset) - 1):
+            part = slice(int(moves.layer_offset[layer]), int(moves.layer_offset[layer + 1]))
+            source = shard.host[moves.host_unit[part]]
+            shard.device[slots[part]] = source
+            copied += source.nbytes // (2 * shard.device.shape[1])
+        return copied
+
+
+def _make_shard(schedule: Schedule, shard: tuple[int, int], budget_bytes: int) -> _Shard:
+    whole = plan_moves(schedule, None, shard)
+    slot_bytes = (budget_bytes // 2) // max(1, whole.slots)
+    if slot_bytes < MIN_UNIT_BYTES:
+        raise UsageError(
+            f"the CPU reference needs {2 * MIN_UNIT_BYTES * whole.slots} bytes for this schedule's "
+            f"{whole.slots} slots, {budget_bytes} are allowed; replay a smaller run"
+        )
+    elements = min(schedule.unit_bytes // 2, 1 << (slot_bytes.bit_length() - 2))
+    if 2 * elements < MIN_UNIT_BYTES:
+        raise UsageError(f"units of {schedule.unit_bytes} bytes cannot hold their address")
+    units = (budget_bytes // 2) // (2 * elements)
+    plan = plan_moves(schedule, units, shard)
+    host = np.empty((plan.placement.units, elements), dtype=np.uint16)
+    for start in range(0, len(host), _chunk(elements)):
+        stop = min(len(host), start + _chunk(elements))
+        host[start:stop] = stamp(np.arange(start, stop), elements)
+    device = np.full((plan.slots, elements), POISON, dtype=np.uint16)
+    return _Shard(plan, host, device, np.full(plan.slots, -1, dtype=np.int64))
+
+
+def _chunk(elements: int) -> int:
+    """Return how many units are hashed at once: a hash takes eight bytes per element."""
+    return max(1, _CHECK_CHUNK_BYTES // (8 * elements))
+
+
+def _pool_info(shard: _Shard, unit_bytes: int) -> PoolInfo:
+    return PoolInfo(
+        unit_bytes=unit_bytes,
+        executed_unit_bytes=2 * shard.device.shape[1],
+        device_slots=shard.plan.slots,
+        modelled_host_units=shard.plan.placement.modelled_units,
+        host_units=shard.plan.placement.units,
+    )
+
+
+def _check_slots(shard: _Shard, slots: Int64) -> tuple[int, str | None]:
+    wrong = 0
+    first: str | None = None
+    step = _chunk(shard.device.shape[1])
+    for start in range(0, len(slots), step):
+        part = slots[start : start + step]
+        contents, expected = shard.device[part], shard.expected[part]
+        bad = wrong_units(contents, np.maximum(expected, 0))
+        untouched = expected < 0
+        bad[untouched] = (contents[untouched] != POISON).any(axis=1)
+        wrong += int(bad.sum())
+        if first is None and bad.any():
+            at = int(np.argmax(bad))
+            found = int(address_of(contents[at : at + 1])[0])
+            first = f"slot {part[at]} must hold unit {expected[at]}, its stamp says {found}"
+    return wrong, first
