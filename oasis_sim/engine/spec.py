@@ -1,0 +1,104 @@
+"""A scenario by name: the plain values of options and config files, and how they are loaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from oasis_sim.engine.scenario import Scenario
+from oasis_sim.errors import UsageError
+from oasis_sim.hardware import load_profile
+from oasis_sim.model import load_model
+from oasis_sim.scheme import Scheme, load_scheme
+from oasis_sim.trace import load_trace
+from oasis_sim.workload import Workload, closed_loop, load_workload, poisson
+
+DEFAULT_PROFILE = "h100"
+DEFAULT_ENGINE = "vllm"
+DEFAULT_MODEL = "qwen3-8b"
+DEFAULT_SCHEME = "oasis"
+DEFAULT_TRACE = "aime.jsonl"
+DEFAULT_CONTEXT_TOKENS = 16_384
+DEFAULT_OUTPUT_TOKENS = 2_048
+DEFAULT_CONCURRENCY = 128
+DEFAULT_REQUESTS = 256
+
+CLOSED_LOOP, POISSON, FILE = LOAD_KINDS = ("closed_loop", "poisson", "file")
+
+
+@dataclass(frozen=True)
+class LoadSpec:
+    """Say which requests arrive and when.
+
+    `closed_loop`: all wait from the start. `poisson`: random arrivals at `rate_per_s`. `file`:
+    the first `requests` (None: all) rows of a request file in a named format.
+    """
+
+    kind: str = CLOSED_LOOP
+    requests: int | None = DEFAULT_REQUESTS
+    context_tokens: int | None = DEFAULT_CONTEXT_TOKENS
+    output_tokens: int | None = DEFAULT_OUTPUT_TOKENS
+    rate_per_s: float | None = None
+    file: str | None = None
+    format: str | None = None
+
+    def workload(self, seed: int) -> Workload:
+        """Make or read the requests."""
+        if self.kind == FILE:
+            if self.file is None or self.format is None:
+                raise UsageError("a request file needs its format: never guess a unit")
+            return first_requests(load_workload(self.file, self.format), self.requests)
+        if self.requests is None or self.context_tokens is None or self.output_tokens is None:
+            raise UsageError("made-up requests need a number, context tokens and output tokens")
+        sizes = (self.requests, self.context_tokens, self.output_tokens)
+        if self.kind == CLOSED_LOOP:
+            return closed_loop(*sizes)
+        if self.rate_per_s is None:
+            raise UsageError("random arrivals need a rate per second")
+        return poisson(self.rate_per_s, *sizes, seed)
+
+
+@dataclass(frozen=True)
+class ScenarioSpec:
+    """Name the inputs of a scenario; the defaults are the README's first run."""
+
+    profile: str = DEFAULT_PROFILE
+    engine: str = DEFAULT_ENGINE
+    model: str = DEFAULT_MODEL
+    scheme: Scheme = field(default_factory=lambda: load_scheme(DEFAULT_SCHEME))
+    traces: tuple[str, ...] = (DEFAULT_TRACE,)
+    drafter: str | None = None
+    load: LoadSpec = field(default_factory=LoadSpec)
+    concurrency: int | None = DEFAULT_CONCURRENCY
+    tp: int = 1
+    seed: int = 0
+    max_steps: int | None = None
+
+    def scenario(self) -> Scenario:
+        """Load every input; raise InputError or UsageError for the first that cannot be used."""
+        profile = load_profile(self.profile)
+        profile.engine(self.engine)
+        return Scenario(
+            profile=profile,
+            engine_name=self.engine,
+            model=load_model(self.model),
+            scheme=self.scheme,
+            traces=tuple(load_trace(name) for name in self.traces) if self.scheme.offload else (),
+            workload=self.load.workload(self.seed),
+            concurrency=self.concurrency,
+            drafter=self.drafter,
+            tp=self.tp,
+            seed=self.seed,
+            max_steps=self.max_steps,
+        )
+
+
+def first_requests(workload: Workload, limit: int | None) -> Workload:
+    """Return the first `limit` requests of a workload (None: all)."""
+    if limit is None or limit >= len(workload.arrival_ps):
+        return workload
+    return replace(
+        workload,
+        arrival_ps=workload.arrival_ps[:limit],
+        prompt_tokens=workload.prompt_tokens[:limit],
+        output_tokens=workload.output_tokens[:limit],
+    )

@@ -1,0 +1,18 @@
+"""Metrics folded from what a run recorded: the summary contract, tables, conservation checks."""
+
+from oasis_sim.metrics.conservation import check_conservation
+from oasis_sim.metrics.distribution import SAMPLES_FOR_P99, Distribution, distribution
+from oasis_sim.metrics.summary import SCHEMA_VERSION, summarise
+from oasis_sim.metrics.tables import Table, requests_table, steps_table
+
+__all__ = [
+    "SAMPLES_FOR_P99",
+    "SCHEMA_VERSION",
+    "Distribution",
+    "Table",
+    "check_conservation",
+    "distribution",
+    "requests_table",
+    "steps_table",
+    "summarise",
+]

@@ -1,0 +1,186 @@
+"""The contract of `summary.json`: every number carries its unit, nothing is NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from oasis_sim import __version__
+from oasis_sim.engine.result import BOUNDS, STAGES, STATUS, RunResult
+from oasis_sim.metrics.describe import describe_scenario
+from oasis_sim.metrics.distribution import distribution, finite_or_none, significant
+from oasis_sim.metrics.latency import latencies
+from oasis_sim.metrics.traffic import links
+from oasis_sim.units import PS_PER_MS, PS_PER_S
+
+SCHEMA_VERSION = 1
+
+
+def summarise(result: RunResult) -> dict[str, Any]:
+    """Fold one run into the mapping of `summary.json`."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "oasis_sim_version": __version__,
+        "scenario": describe_scenario(result.scenario),
+        "throughput": _throughput(result),
+        "latency": latencies(result),
+        "steps": _steps(result),
+        "stages_ms_per_step": _stages(result),
+        "step_bound": _step_bound(result),
+        "links": links(result),
+        "tiers": _tiers(result),
+        "residency": _residency(result),
+        "quality": _quality(result),
+        "requests": _requests(result),
+        "bounds": {
+            "step_ms_lower": finite_or_none(result.bounds.step_ms_lower),
+            "output_tokens_per_s_upper": finite_or_none(result.bounds.output_tokens_per_s_upper),
+        },
+        "notes": list(result.notes),
+    }
+
+
+def duration_ps(result: RunResult) -> int:
+    """Return the simulated time from the first arrival to the end of the last step."""
+    if len(result.steps) == 0 or len(result.requests) == 0:
+        return 0
+    return int(result.steps.end_ps[-1]) - int(result.requests.arrival_ps.min())
+
+
+def _throughput(result: RunResult) -> dict[str, Any]:
+    span = duration_ps(result)
+    tokens = int(result.steps.output_tokens.sum())
+    finished = int(np.count_nonzero(result.requests.status == STATUS.index("completed")))
+    decode_ps = int((result.steps.end_ps - result.steps.start_ps)[_pure_decode(result)].sum())
+    decode_tokens = int(result.steps.output_tokens[_pure_decode(result)].sum())
+    return {
+        "output_tokens_per_s": _per_second(tokens, span),
+        "requests_per_s": _per_second(finished, span),
+        "output_tokens_per_s_per_gpu": _per_second(tokens, span * result.scenario.tp),
+        "decode_output_tokens_per_s": _per_second(decode_tokens, decode_ps),
+        "output_tokens": tokens,
+        "duration_s": significant(span / PS_PER_S),
+    }
+
+
+def _pure_decode(result: RunResult) -> Any:
+    """Select the steps that only decode, without prefill beside them."""
+    return (result.steps.prefill_tokens == 0) & (result.steps.output_tokens > 0)
+
+
+def _per_second(amount: int, span_ps: int) -> float | None:
+    return significant(amount * PS_PER_S / span_ps) if span_ps > 0 else None
+
+
+def _steps(result: RunResult) -> dict[str, Any]:
+    steps = result.steps
+    rows = steps.sparse_rows.astype(np.int64) + steps.dense_rows
+    count = len(steps)
+    return {
+        "count": count,
+        "step_ms": distribution(steps.end_ps - steps.start_ps).scaled(PS_PER_MS),
+        "running_batch": {
+            "mean": significant(int(rows.sum()) / count) if count else None,
+            "max": int(rows.max(initial=0)),
+        },
+        "sparse_row_share": _ratio(int(steps.sparse_rows.sum()), int(rows.sum())),
+        "prefill_tokens": int(steps.prefill_tokens.sum()),
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return significant(part / whole) if whole else None
+
+
+def _stages(result: RunResult) -> dict[str, float | None]:
+    count = len(result.steps) * PS_PER_MS
+    totals = result.steps.stage_ps.sum(axis=0).tolist()
+    return {name: _ratio(total, count) for name, total in zip(STAGES, totals, strict=True)}
+
+
+def _step_bound(result: RunResult) -> dict[str, Any]:
+    """Return, per kind of limit, the share of steps and of time that it bounds."""
+    steps = result.steps
+    spans = steps.end_ps - steps.start_ps
+    total = int(spans.sum())
+    return {
+        name: {
+            "share_of_steps": _ratio(int(np.count_nonzero(steps.bound == i)), len(steps)),
+            "share_of_time": _ratio(int(spans[steps.bound == i].sum()), total),
+        }
+        for i, name in enumerate(BOUNDS)
+    }
+
+
+def _tiers(result: RunResult) -> dict[str, Mapping[str, int]]:
+    memory, steps = result.memory, result.steps
+    peak_kv = int(steps.hbm_kv_bytes.max(initial=0))
+    peak_host = int(steps.host_kv_bytes.max(initial=0))
+    return {
+        "hbm": {
+            "capacity_bytes": memory.hbm_capacity_bytes,
+            "usable_bytes": memory.hbm_usable_bytes,
+            "weights_bytes": memory.weights_bytes,
+            "reserved_bytes": memory.reserved_bytes,
+            "kv_pool_bytes": memory.kv_pool_bytes,
+            "peak_kv_bytes": peak_kv,
+            "peak_bytes": memory.weights_bytes + memory.reserved_bytes + peak_kv,
+            "dense_request_bytes": memory.dense_request_bytes,
+            "sparse_request_bytes": memory.sparse_request_bytes,
+        },
+        "host": {
+            "capacity_bytes": memory.host_capacity_bytes,
+            "weights_bytes": 0,
+            "peak_bytes": peak_host,
+            "request_bytes": memory.host_request_bytes,
+        },
+        "remote": {"capacity_bytes": 0, "weights_bytes": 0, "peak_bytes": 0},
+    }
+
+
+def _residency(result: RunResult) -> dict[str, float | None]:
+    """Return block counts as means per sparse row, KV head, layer and step."""
+    steps, scenario = result.steps, result.scenario
+    heads = scenario.model.kv_heads_per_gpu(scenario.tp) * scenario.model.layers
+    places = int(steps.sparse_rows.sum()) * heads
+    needed = int(steps.needed_blocks.sum())
+    missed = _ratio(needed, places * scenario.scheme.chosen_blocks)
+    return {
+        "needed_blocks": _ratio(needed, places),
+        "admitted_blocks": _ratio(int(steps.admitted_blocks.sum()), places),
+        "deferred_blocks": _ratio(int(steps.deferred_blocks.sum()), places),
+        "hit_rate": None if missed is None else significant(1 - missed),
+    }
+
+
+def _quality(result: RunResult) -> dict[str, Any]:
+    quality = result.quality
+    return {
+        "kind": "proxies read off the trace, not accuracy",
+        "topk_agreement": finite_or_none(quality.topk_agreement),
+        "attention_mass": {
+            "mean": finite_or_none(quality.mass_mean),
+            "p5": finite_or_none(quality.mass_p5),
+        },
+        "lost_mass": {
+            "mean": finite_or_none(quality.lost_mass_mean),
+            "p95": finite_or_none(quality.lost_mass_p95),
+        },
+    }
+
+
+def _requests(result: RunResult) -> dict[str, int]:
+    requests = result.requests
+    counts = np.bincount(requests.status, minlength=len(STATUS)).tolist()
+    by_status = dict(zip(STATUS, counts, strict=True))
+    return {
+        "arrived": len(requests),
+        "completed": by_status["completed"],
+        "rejected": by_status["rejected"],
+        "preempted": int(np.count_nonzero(requests.preemptions)),
+        "preemptions": int(requests.preemptions.sum()),
+        "running_at_end": by_status["running"],
+        "waiting_at_end": by_status["waiting"],
+    }

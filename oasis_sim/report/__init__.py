@@ -1,0 +1,1 @@
+"""Reports of a run: the table, JSON, CSV, the timeline and the run directory."""

@@ -1,0 +1,186 @@
+"""`config.yaml`: a scenario written out in full, to be run again with the same bytes.
+
+It names the profile, the model and the traces as they were given, with a fingerprint of what was
+read, so that a run of the same file is refused when an input has changed meanwhile. The scheme
+stands there with all its parts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from oasis_sim.engine.scenario import Scenario
+from oasis_sim.engine.spec import FILE, LOAD_KINDS, LoadSpec, ScenarioSpec
+from oasis_sim.errors import InputError
+from oasis_sim.fileio import Document, Fields, load_yaml
+from oasis_sim.scheme import Scheme, load_scheme
+from oasis_sim.scheme.load import read_scheme
+from oasis_sim.trace import AttentionTrace
+from oasis_sim.workload import Workload
+
+FORMAT = "oasis-config"
+VERSION = 1
+HEADER = """\
+# A scenario in full. Run it again: oasis-sim run --config FILE
+# (fingerprints: of the inputs as they were read; remove a line to accept a changed input)
+"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hold a scenario by name and the fingerprints that its inputs had."""
+
+    spec: ScenarioSpec
+    file: str = ""
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_config(spec: ScenarioSpec, scenario: Scenario) -> str:
+    """Return the YAML text of a scenario; the same scenario gives the same text."""
+    load = spec.load
+    loads: dict[str, Any] = {"kind": load.kind, "requests": load.requests}
+    if load.kind == FILE:
+        loads |= {"file": load.file, "format": load.format}
+    else:
+        loads |= {"context_tokens": load.context_tokens, "output_tokens": load.output_tokens}
+    if load.rate_per_s is not None:
+        loads["rate_per_s"] = load.rate_per_s
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "profile": spec.profile,
+        "engine": spec.engine,
+        "model": spec.model,
+        "trace": list(spec.traces),
+        "drafter": spec.drafter,
+        "workload": loads,
+        "concurrency": spec.concurrency,
+        "tp": spec.tp,
+        "seed": spec.seed,
+        "max_steps": spec.max_steps,
+        "scheme": spec.scheme.to_config(),
+        "fingerprints": fingerprints(scenario),
+    }
+    text = yaml.safe_dump(
+        document, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100
+    )
+    return HEADER + text
+
+
+def read_config(path: str | Path) -> Config:
+    """Read a config file; raise InputError with every mistake and its line."""
+    document = load_yaml(path)
+    fields = Fields.of(document)
+    fields.text("format", choices=(FORMAT,))
+    fields.integer("version", low=VERSION, high=VERSION)
+    defaults = ScenarioSpec(scheme=Scheme("unread"))
+    spec = ScenarioSpec(
+        profile=fields.text("profile", defaults.profile),
+        engine=fields.text("engine", defaults.engine),
+        model=fields.text("model", defaults.model),
+        scheme=_read_scheme(fields, document),
+        traces=fields.texts("trace") if fields.has("trace") else defaults.traces,
+        drafter=fields.text("drafter") if fields.has("drafter") else None,
+        load=_read_load(fields),
+        concurrency=_optional(fields, "concurrency", low=1),
+        tp=fields.integer("tp", defaults.tp, low=1, high=1024),
+        seed=fields.integer("seed", defaults.seed, high=2**32 - 1),
+        max_steps=_optional(fields, "max_steps", low=1),
+    )
+    recorded: dict[str, str] = {}
+    if fields.has("fingerprints"):
+        child = fields.child("fingerprints")
+        recorded = {name: child.text(name) for name in child.keys()}
+    fields.finish()
+    return Config(spec, document.file, recorded)
+
+
+def _optional(fields: Fields, key: str, *, low: int) -> int | None:
+    return fields.integer(key, low=low) if fields.has(key) else None
+
+
+def _read_scheme(fields: Fields, document: Document) -> Scheme:
+    """Read the scheme: a name, or a mapping with its parts."""
+    if not fields.has("scheme"):
+        return load_scheme("oasis")
+    value = document.value["scheme"]
+    if isinstance(value, str):
+        return load_scheme(value)
+    lines = {
+        path[1:]: line for path, line in document.lines.items() if path and path[0] == "scheme"
+    }
+    return read_scheme(Document(value, document.file, lines))
+
+
+def _read_load(fields: Fields) -> LoadSpec:
+    if not fields.has("workload"):
+        return LoadSpec()
+    child = fields.child("workload")
+    kind = child.text("kind", choices=LOAD_KINDS)
+    requests = _optional(child, "requests", low=1)
+    if kind == FILE:
+        return LoadSpec(
+            kind, requests, None, None, file=child.text("file"), format=child.text("format")
+        )
+    return LoadSpec(
+        kind,
+        requests if requests is not None else LoadSpec.requests,
+        child.integer("context_tokens", LoadSpec.context_tokens, low=1),
+        child.integer("output_tokens", LoadSpec.output_tokens, low=1),
+        child.number("rate_per_s") if kind == "poisson" else None,
+    )
+
+
+def check_fingerprints(config: Config, scenario: Scenario) -> None:
+    """Raise InputError when an input is not the one that the config was written with."""
+    now = fingerprints(scenario)
+    for name, recorded in config.fingerprints.items():
+        if name in now and now[name] != recorded:
+            raise InputError(
+                "this input has changed since the file was written",
+                file=config.file,
+                field=f"fingerprints.{name}",
+                fix="restore it, or remove this line to accept the change",
+            )
+
+
+def fingerprints(scenario: Scenario) -> dict[str, str]:
+    """Return a SHA-256 of each input's content, however its file is called or compressed."""
+    found = {
+        "profile": _digest(repr(scenario.profile).encode()),
+        "model": _digest(repr(scenario.model).encode()),
+        "workload": _workload_digest(scenario.workload),
+    }
+    for number, trace in enumerate(scenario.traces, start=1):
+        found[f"trace_{number}"] = _trace_digest(trace)
+    return found
+
+
+def _digest(*parts: bytes) -> str:
+    whole = hashlib.sha256()
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "little"))
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def _workload_digest(workload: Workload) -> str:
+    arrays = (workload.arrival_ps, workload.prompt_tokens, workload.output_tokens)
+    return _digest(*(array.tobytes() for array in arrays))
+
+
+def _trace_digest(trace: AttentionTrace) -> str:
+    parts = [json.dumps(dict(trace.meta), sort_keys=True, default=str).encode()]
+    arrays = [trace.position, trace.token, trace.use_order]
+    for group in (trace.pred_order, trace.accepted, trace.draft_token):
+        arrays += [group[name] for name in sorted(group)]
+    if trace.mass is not None:
+        arrays.append(trace.mass)
+    return _digest(*parts, *(array.tobytes() for array in arrays))

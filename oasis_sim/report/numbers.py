@@ -1,0 +1,38 @@
+"""Numbers as a report shows them: about four digits, thousands separated, a dash for nothing."""
+
+from __future__ import annotations
+
+from oasis_sim.units import format_bytes
+
+NOTHING = "-"
+
+
+def number(value: float | None) -> str:
+    """Return a number with about four significant digits."""
+    if value is None:
+        return NOTHING
+    size = abs(value)
+    if size >= 1000 or value == int(value):
+        return f"{value:,.0f}"
+    digits = 1 if size >= 100 else 2 if size >= 1 else 3 if size >= 0.1 else 4
+    return f"{value:.{digits}f}"
+
+
+def count(value: int | None) -> str:
+    """Return a whole number with separated thousands."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def percent(share: float | None) -> str:
+    """Return a share as a percentage."""
+    return NOTHING if share is None else f"{100 * share:.1f} %"
+
+
+def rate(value: float | None, unit: str) -> str:
+    """Return a number with its unit."""
+    return NOTHING if value is None else f"{number(value)} {unit}"
+
+
+def gigabytes(size: float | None) -> str:
+    """Return a size in decimal units (GB is 1e9 bytes)."""
+    return NOTHING if size is None else format_bytes(size)

@@ -1,0 +1,289 @@
+"""What the result table says, as plain rows; `report.table` draws them.
+
+Everything is read from the mapping of `summary.json`, so a finished run can be shown again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oasis_sim.metrics import SAMPLES_FOR_P99
+from oasis_sim.report.numbers import count, gigabytes, number, percent, rate
+
+Summary = Mapping[str, Any]
+MARK = "*"
+
+
+@dataclass(frozen=True)
+class Row:
+    """Hold one line: what, how much, and what it rests on."""
+
+    label: str
+    value: str
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Hold rows under a title (empty: no title line)."""
+
+    title: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """Hold a whole report: heading, warning about the data, sections, notes."""
+
+    heading: str
+    warning: str
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
+
+
+def view_of(summary: Summary) -> View:
+    """Arrange a summary in the order in which a planner reads it."""
+    sections = (
+        Section("", _speed(summary)),
+        Section("PCIe per GPU", _traffic(summary)),
+        Section("Memory per GPU", _memory(summary)),
+        Section("Working set, per KV head, layer and step", _working_set(summary)),
+        Section("Quality proxies, read off the trace; not accuracy", _quality(summary)),
+        Section("Requests", _requests(summary)),
+    )
+    return View(
+        heading=_heading(summary),
+        warning=_warning(summary),
+        sections=tuple(section for section in sections if section.rows),
+        notes=(*summary["notes"], *_p99_note(summary)),
+    )
+
+
+def _heading(summary: Summary) -> str:
+    scenario = summary["scenario"]
+    trace = scenario["trace"]
+    gpus = f" x{scenario['tp']}" if scenario["tp"] > 1 else ""
+    parts = (
+        f"{scenario['scheme']} on {scenario['model']}",
+        f"{scenario['profile']}{gpus}, engine {scenario['engine']}",
+        f"context {count(scenario['context_tokens'])} + {count(scenario['output_tokens'])} tokens",
+        f"{count(scenario['requests'])} requests, {_admission(scenario)}",
+        f"trace {trace['name']} ({trace['origin']})" if trace["name"] else "no trace",
+    )
+    return "; ".join(parts)
+
+
+def _admission(scenario: Mapping[str, Any]) -> str:
+    if scenario["concurrency"] is None:
+        return f"arriving over {number(scenario['workload']['span_s'])} s"
+    return f"{count(scenario['concurrency'])} at once"
+
+
+def _warning(summary: Summary) -> str:
+    trace = summary["scenario"]["trace"]
+    if trace["origin"] not in ("synthetic", "mixed"):
+        return ""
+    kind = "is SYNTHETIC" if trace["origin"] == "synthetic" else "is partly SYNTHETIC"
+    return (
+        f"The trace {trace['name']} {kind}: generated to match published statistics, not recorded "
+        "from a model. Traffic, misses and proxies below rest on it."
+    )
+
+
+def _speed(summary: Summary) -> tuple[Row, ...]:
+    throughput, steps, latency = summary["throughput"], summary["steps"], summary["latency"]
+    bounds = summary["bounds"]
+    batch = steps["running_batch"]
+    return (
+        Row(
+            "Throughput",
+            rate(throughput["output_tokens_per_s"], "tokens/s"),
+            f"{rate(throughput['requests_per_s'], 'requests/s')}; "
+            f"{rate(throughput['decode_output_tokens_per_s'], 'tokens/s')} in steps without "
+            f"prefill; at most {rate(bounds['output_tokens_per_s_upper'], 'tokens/s')}",
+        ),
+        Row("TPOT", *_spread(latency["tpot_ms"])),
+        Row("TTFT", *_spread(latency["ttft_ms"])),
+        Row("Inter-token", *_spread(latency["itl_ms"])),
+        Row("End to end", *_spread(latency["e2e_ms"])),
+        Row(
+            "Running batch",
+            f"{number(batch['mean'])} rows",
+            f"largest {count(batch['max'])}; {percent(steps['sparse_row_share'])} of rows sparse",
+        ),
+        Row(
+            "Step",
+            f"{number(steps['step_ms']['mean'])} ms",
+            f"p50 {number(steps['step_ms']['p50'])}; at least {number(bounds['step_ms_lower'])} ms;"
+            f" {count(steps['count'])} steps",
+        ),
+        Row("Step bound by", *_bound(summary)),
+    )
+
+
+def _spread(values: Mapping[str, Any]) -> tuple[str, str]:
+    mark = MARK if values["p99_has_too_few_samples"] else ""
+    if values["samples"] == 0:
+        return "none", "no request got this far"
+    detail = f"p50 {number(values['p50'])}, p90 {number(values['p90'])}"
+    return f"{number(values['mean'])} ms", f"{detail}, p99 {number(values['p99'])}{mark}"
+
+
+def _bound(summary: Summary) -> tuple[str, str]:
+    shares = {
+        name: share["share_of_steps"] for name, share in summary["step_bound"].items()
+    }
+    present = sorted(
+        ((share, name) for name, share in shares.items() if share), key=lambda pair: -pair[0]
+    )
+    if not present:
+        return "nothing", "no step was run"
+    text = [f"{name} {percent(share)}" for share, name in present]
+    waited = summary["stages_ms_per_step"]["transfer_wait"]
+    rest = f"{', '.join(text[1:])}; " if text[1:] else ""
+    return text[0], f"{rest}compute waits {number(waited)} ms per step for transfers"
+
+
+def _traffic(summary: Summary) -> tuple[Row, ...]:
+    down, up = summary["links"]["pcie_h2d"], summary["links"]["pcie_d2h"]
+    transport = summary["scenario"]["transport"]
+    network = summary["links"]["network"]
+    rows = [
+        Row(
+            "Host to GPU",
+            rate(down["gb_per_s_mean"], "GB/s"),
+            f"{percent(down['utilisation'])} of {number(down['limit_gb_per_s'])} GB/s by "
+            f"{transport} (nominal {number(down['nominal_gb_per_s'])}); "
+            f"{gigabytes(down['bytes_per_step_mean'])} per step",
+        ),
+        Row(
+            "GPU to host",
+            rate(up["gb_per_s_mean"], "GB/s"),
+            f"{percent(up['utilisation'])} of {number(up['limit_gb_per_s'])} GB/s; "
+            f"{gigabytes(up['bytes_per_step_mean'])} per step",
+        ),
+    ]
+    if network["bytes_total"]:
+        rows.append(
+            Row(
+                "Network",
+                rate(network["gb_per_s_mean"], "GB/s"),
+                f"{percent(network['utilisation'])} of {number(network['limit_gb_per_s'])} GB/s",
+            )
+        )
+    return tuple(rows)
+
+
+def _memory(summary: Summary) -> tuple[Row, ...]:
+    hbm, host = summary["tiers"]["hbm"], summary["tiers"]["host"]
+    pool = hbm["kv_pool_bytes"]
+    fits = [
+        f"{count(pool // size)} {phase}"
+        for phase, size in (
+            ("dense", hbm["dense_request_bytes"]),
+            ("sparse", hbm["sparse_request_bytes"]),
+        )
+        if size
+    ]
+    return (
+        Row(
+            "HBM at peak",
+            gigabytes(hbm["peak_bytes"]),
+            f"weights {gigabytes(hbm['weights_bytes'])} + reserved "
+            f"{gigabytes(hbm['reserved_bytes'])} + KV {gigabytes(hbm['peak_kv_bytes'])}; "
+            f"usable {gigabytes(hbm['usable_bytes'])} of {gigabytes(hbm['capacity_bytes'])}",
+        ),
+        Row(
+            "KV pool",
+            gigabytes(pool),
+            f"{gigabytes(hbm['usable_bytes'])} - {gigabytes(hbm['weights_bytes'])} - "
+            f"{gigabytes(hbm['reserved_bytes'])}; holds {' or '.join(fits)} requests",
+        ),
+        Row(
+            "One request",
+            gigabytes(hbm["sparse_request_bytes"]),
+            f"sparse in HBM at full length; dense {gigabytes(hbm['dense_request_bytes'])}; "
+            f"in host memory {gigabytes(host['request_bytes'])}",
+        ),
+        Row(
+            "Host at peak",
+            gigabytes(host["peak_bytes"]),
+            f"of {gigabytes(host['capacity_bytes'])} that may be pinned for KV",
+        ),
+    )
+
+
+def _working_set(summary: Summary) -> tuple[Row, ...]:
+    residency, scenario = summary["residency"], summary["scenario"]
+    if residency["needed_blocks"] is None:
+        return ()
+    return (
+        Row(
+            "Blocks missing",
+            number(residency["needed_blocks"]),
+            f"of a prediction; {percent(residency['hit_rate'])} of it was resident",
+        ),
+        Row(
+            "Blocks fetched",
+            number(residency["admitted_blocks"]),
+            f"cap {count(scenario['cap_blocks'])} of {count(scenario['budget_tokens'])} tokens / "
+            f"{count(scenario['block_tokens'])}; {number(residency['deferred_blocks'])} left behind",
+        ),
+    )
+
+
+def _quality(summary: Summary) -> tuple[Row, ...]:
+    quality = summary["quality"]
+    mass, lost = quality["attention_mass"], quality["lost_mass"]
+    rows = (
+        ("Top-K agreement (proxy)", quality["topk_agreement"], "attended set against the true one"),
+        (
+            "Attention mass (proxy)",
+            mass["mean"],
+            f"captured by the attended set; 5th percentile {percent(mass['p5'])}",
+        ),
+        (
+            "Lost mass (proxy)",
+            lost["mean"],
+            f"missed by the attended set; 95th percentile {percent(lost['p95'])}",
+        ),
+    )
+    return tuple(
+        Row(label, percent(value), detail) for label, value, detail in rows if value is not None
+    )
+
+
+def _requests(summary: Summary) -> tuple[Row, ...]:
+    requests = summary["requests"]
+    rest = (
+        ("rejected", requests["rejected"]),
+        ("preempted", requests["preempted"]),
+        ("running at the end", requests["running_at_end"]),
+        ("waiting at the end", requests["waiting_at_end"]),
+    )
+    detail = ", ".join(f"{count(amount)} {name}" for name, amount in rest if amount)
+    return (
+        Row(
+            "Completed",
+            f"{count(requests['completed'])} of {count(requests['arrived'])}",
+            detail or "none rejected, none preempted",
+        ),
+    )
+
+
+def _p99_note(summary: Summary) -> tuple[str, ...]:
+    latency = summary["latency"]
+    few = {
+        name: values["samples"]
+        for name, values in latency.items()
+        if values["p99_has_too_few_samples"] and values["samples"]
+    }
+    if not few:
+        return ()
+    fewest = min(few.values())
+    return (
+        f"{MARK} p99 from too few samples ({count(fewest)}; {SAMPLES_FOR_P99} are needed): "
+        "read it as the largest value seen",
+    )
