@@ -8,6 +8,7 @@ are numbers), one document, no anchors, aliases or tags, no duplicate keys. JSON
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -77,6 +78,10 @@ def loads_json(text: str, file: str, line: int | None = None) -> Document:
         ) from None
     except RecursionError:
         raise InputError("is nested too deeply", file=file, line=line) from None
+    except _NotFiniteError as error:
+        field_name = _first_not_finite(text)
+        fix = "write a finite number"
+        raise InputError(str(error), file=file, line=line, field=field_name, fix=fix) from None
     except _BadValueError as error:
         raise InputError(str(error), file=file, line=line) from None
     return Document(value, file, {} if line is None else {(): line})
@@ -86,8 +91,30 @@ class _BadValueError(ValueError):
     """Report valid JSON syntax with a value that no reader should accept."""
 
 
+class _NotFiniteError(ValueError):
+    """Report NaN or Infinity, which JSON does not know but Python's reader does."""
+
+
 def _refuse_constant(name: str) -> Any:
-    raise _BadValueError(f"{name} is not a number")
+    raise _NotFiniteError(f"{name} is not a number")
+
+
+def _first_not_finite(text: str) -> str | None:
+    """Name the place of the first NaN or Infinity, as ``a.b[2]``; None when it stands alone."""
+    try:
+        stack: list[tuple[str, Any]] = [("", json.loads(text))]
+    except (ValueError, RecursionError):
+        return None
+    while stack:
+        place, value = stack.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            return printable(place.removeprefix("."), 120) or None
+        if isinstance(value, dict):
+            stack.extend((f"{place}.{key}", item) for key, item in reversed(value.items()))
+        elif isinstance(value, list):
+            inner = [(f"{place}[{index}]", item) for index, item in enumerate(value)]
+            stack.extend(reversed(inner))
+    return None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

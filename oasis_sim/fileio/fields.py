@@ -25,6 +25,8 @@ from oasis_sim.fileio.text import printable
 LARGEST_EXACT = 2**53
 """The largest integer that survives JSON and floating point; greater ones are refused."""
 
+_GUESS_LENGTH = 60
+
 T = TypeVar("T")
 
 
@@ -267,8 +269,8 @@ def raise_all(mistakes: Sequence[InputError]) -> None:
 
 def did_you_mean(name: str, known: Sequence[str]) -> str:
     """Return ``; did you mean 'x'?`` for the nearest known name, or nothing."""
-    lowered = {item.lower(): item for item in known}
-    near = difflib.get_close_matches(name.lower()[:80], list(lowered), n=1)
+    lowered = {item.lower(): item for item in known if len(item) <= _GUESS_LENGTH}
+    near = difflib.get_close_matches(name.lower()[:_GUESS_LENGTH], list(lowered), n=1)
     return f"; did you mean {lowered[near[0]]!r}?" if near else ""
 
 

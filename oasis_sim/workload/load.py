@@ -1,0 +1,213 @@
+"""Read request files: every row is used, dropped with a counted warning, or refused."""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oasis_sim.errors import InputError, UsageError
+from oasis_sim.fileio import TextLines, did_you_mean, loads_json, open_text_lines, printable
+from oasis_sim.units import GIB, MIB, PS_PER_S
+from oasis_sim.workload.formats import (
+    FORMATS,
+    BadValueError,
+    RequestFormat,
+    cell_number,
+    tokens,
+)
+from oasis_sim.workload.workload import LARGEST_ARRIVAL_PS, Workload
+
+_FILE_CAP_BYTES = 4 * GIB
+_LINE_CAP_BYTES = 16 * MIB
+_NAMED_FIELDS = 5
+
+Row = dict[str, Any]
+
+
+def load_workload(path: str | Path, format: str) -> Workload:
+    """Read the requests of a file in a named format: a key of FORMATS.
+
+    The first request arrives at 0 and requests are put in order of arrival. Raise InputError
+    with file, line and field for the first row that cannot be used, UsageError for an unknown
+    format.
+    """
+    if format not in FORMATS:
+        known = ", ".join(FORMATS)
+        guess = did_you_mean(format, list(FORMATS))
+        raise UsageError(f"no request format {printable(format, 40)!r}; use one of {known}{guess}")
+    return _Reader(path, format).read()
+
+
+class _Reader:
+    """Read one file and count what needs a warning."""
+
+    def __init__(self, path: str | Path, format: str) -> None:
+        self._file = printable(path)
+        self._format_name = format
+        self._format = FORMATS[format]
+        self._lines = open_text_lines(path, _FILE_CAP_BYTES, _LINE_CAP_BYTES)
+        self._known = frozenset(self._format.needed) | self._format.others
+        self._unknown: Counter[str] = Counter()
+        self._rows_with_unknown = 0
+        self._rows_over_hashed = 0
+        self._failed = 0
+
+    def read(self) -> Workload:
+        requests = list(self._requests())
+        if not requests:
+            raise InputError("holds no requests", file=self._file, fix="nothing to simulate")
+        ordered = sorted(requests, key=lambda request: request[0])
+        first = ordered[0][0]
+        if ordered[-1][0] - first > LARGEST_ARRIVAL_PS:
+            unit = self._format.time_unit
+            raise InputError(
+                f"the arrivals span more than 53 days when read in {unit}",
+                file=self._file,
+                field=self._format.arrival_column,
+                fix="is this the right format?",
+            )
+        table = np.array([(at - first, *counts) for at, *counts in ordered], dtype=np.int64)
+        return Workload(
+            name=printable(Path(self._file).name, 80),
+            format=self._format_name,
+            arrival_ps=table[:, 0],
+            prompt_tokens=table[:, 1],
+            output_tokens=table[:, 2],
+            time_unit=self._format.time_unit,
+            warnings=tuple(self._warnings(requests != ordered, first)),
+        )
+
+    def _requests(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (arrival in ps, prompt tokens, output tokens) in file order."""
+        spec = self._format
+        rows = _json_rows if spec.is_json else _csv_rows
+        low = 0 if spec.zero_output_fails else 1
+        for number, row in rows(self._lines, self._file, spec):
+            column = spec.arrival_column
+            try:
+                arrival_ps = spec.arrival(_cell(row, column))
+                column = spec.prompt_column
+                prompt = tokens(_cell(row, column))
+                column = spec.output_column
+                output = tokens(_cell(row, column), low=low)
+                column = "hash_ids"
+                self._look_at_hashes(row, prompt)
+            except BadValueError as error:
+                raise InputError(
+                    error.problem, file=self._file, line=number, field=column, fix=error.fix
+                ) from None
+            if not self._known.issuperset(row):
+                self._rows_with_unknown += 1
+                self._unknown.update(row.keys() - self._known)
+            if output:
+                yield arrival_ps, prompt, output
+            else:
+                self._failed += 1
+
+    def _look_at_hashes(self, row: Row, prompt: int) -> None:
+        """Check the form of prefix hashes; they are counted but not used."""
+        if not self._format.hash_block_tokens or row.get("hash_ids") is None:
+            return
+        hashes = row["hash_ids"]
+        if not isinstance(hashes, list):
+            raise BadValueError("is not a list", "write a list of numbers, or leave it out")
+        block = tokens(row.get("block_size", self._format.hash_block_tokens))
+        if len(hashes) > -(-prompt // block):
+            self._rows_over_hashed += 1
+
+    def _warnings(self, unsorted: bool, first_ps: int) -> Iterator[str]:
+        if unsorted:
+            yield "the rows are not in order of arrival; they were sorted"
+        if first_ps and self._format.time_unit != "date and time":
+            yield f"times were shifted by {first_ps / PS_PER_S:g} s so that the first arrives at 0"
+        if self._unknown:
+            names = [printable(name, 40) for name in sorted(self._unknown)]
+            more = "" if len(names) <= _NAMED_FIELDS else f" and {len(names) - _NAMED_FIELDS} more"
+            yield (
+                f"unknown fields were ignored in {self._rows_with_unknown} of the rows: "
+                f"{', '.join(names[:_NAMED_FIELDS])}{more}"
+            )
+        if self._rows_over_hashed:
+            yield f"more prefix hashes than the length allows: {self._rows_over_hashed} of the rows"
+        if self._failed:
+            yield f"failed requests (no output tokens) were dropped: {self._failed} of the rows"
+        if self._lines.unterminated and not self._format.is_json:
+            yield "the last line has no line end: is the file complete?"
+
+
+def _cell(row: Row, column: str) -> Any:
+    if column not in row:
+        raise BadValueError("is missing", f"every row needs {column}")
+    return row[column]
+
+
+def _json_rows(
+    lines: TextLines, file: str, spec: RequestFormat
+) -> Iterator[tuple[int, Row]]:
+    for number, text in lines:
+        if not text or text.isspace():
+            continue
+        row = loads_json(text, file, number).value
+        if not isinstance(row, dict):
+            raise InputError(
+                "is not a JSON object",
+                file=file,
+                line=number,
+                fix=f"write one object with {', '.join(spec.needed)} per line",
+            )
+        yield number, row
+
+
+def _csv_rows(lines: TextLines, file: str, spec: RequestFormat) -> Iterator[tuple[int, Row]]:
+    number = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal number
+        for at, text in lines:
+            number = at
+            yield text
+
+    header: list[str] | None = None
+    try:
+        for cells in csv.reader(texts(), strict=True):
+            if not "".join(cells).strip():
+                continue
+            if header is None:
+                header = [cell.strip() for cell in cells]
+                _check_header(header, file, number, spec)
+                continue
+            if len(cells) != len(header):
+                raise InputError(
+                    f"has {len(cells)} cells under {len(header)} columns",
+                    file=file,
+                    line=number,
+                    fix="is the line cut off?",
+                )
+            yield number, dict(zip(header, map(_csv_cell, cells), strict=True))
+    except csv.Error as error:
+        raise InputError(f"is not CSV ({error})", file=file, line=number or None) from None
+
+
+def _csv_cell(cell: str) -> Any:
+    return cell_number(cell.strip())
+
+
+def _check_header(header: list[str], file: str, number: int, spec: RequestFormat) -> None:
+    missing = [name for name in spec.needed if name not in header]
+    if missing:
+        guess = did_you_mean(missing[0], header)
+        raise InputError(
+            f"no column {', '.join(missing)}",
+            file=file,
+            line=number,
+            fix=f"the first line must name the columns{guess}",
+        )
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice:
+        shown = printable(twice[0], 40)
+        raise InputError(f"column {shown!r} stands twice", file=file, line=number, fix="keep one")
