@@ -8,7 +8,8 @@ end, sorted by id among themselves.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numba import njit
@@ -81,11 +82,20 @@ class Head(NamedTuple):
     outside: NDArray[np.uint16]  # [P] other resident blocks, next victim first
 
 
-_jit: Any = njit(cache=True)
+Blocks = NDArray[np.uint16]
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _jit(function: Function) -> Function:
+    """Compile on the first call; keep the result on disk where a place for it can be found."""
+    try:
+        return cast("Function", njit(cache=True)(function))
+    except RuntimeError:  # no cache directory is writable
+        return cast("Function", njit(function))
 
 
 @_jit
-def _choose(order, first, last, limit, chosen):
+def _choose(order: Blocks, first: int, last: int, limit: int, chosen: Blocks) -> int:
     """Copy the first `limit` blocks of an order that lie in first..last; return how many."""
     count = 0
     for index in range(order.shape[0]):
@@ -98,7 +108,7 @@ def _choose(order, first, last, limit, chosen):
 
 
 @_jit
-def _sort_outside(head, step, inside, begin, end):
+def _sort_outside(head: Head, step: int, inside: int, begin: int, end: int) -> int:
     """Bring `outside` up to date for a new target: drop what it names, append what it leaves.
 
     The copying loops write first and advance if the block is kept: no branch to mispredict.
@@ -125,7 +135,7 @@ def _sort_outside(head, step, inside, begin, end):
 
 
 @_jit
-def _admit(head, sizes, target, resident):
+def _admit(head: Head, sizes: Sizes, target: int, resident: int) -> tuple[int, int, int, int]:
     """Give slots to the first missing target blocks; return needed, admitted, inside, evicted."""
     slot_of, chosen, missing = head.slot_of, head.chosen, head.missing
     within, outside = head.inside, head.outside
@@ -154,7 +164,18 @@ def _admit(head, sizes, target, resident):
 
 
 @_jit
-def _quality(head, sizes, step, position, order, mass, units, inside, begin, end):
+def _quality(
+    head: Head,
+    sizes: Sizes,
+    step: int,
+    position: int,
+    order: Blocks,
+    mass: NDArray[np.uint8],
+    units: NDArray[np.int64],
+    inside: int,
+    begin: int,
+    end: int,
+) -> tuple[int, int]:
     """Return what the attended blocks share with the true set, and the mass they hold."""
     use_step, chosen, within, outside = head.use_step, head.chosen, head.inside, head.outside
     active = position // sizes.block_tokens
@@ -186,7 +207,7 @@ def _quality(head, sizes, step, position, order, mass, units, inside, begin, end
 
 
 @_jit
-def _record_start(head, blocks, start):
+def _record_start(head: Head, blocks: int, start: Blocks) -> None:
     """Write which block each slot holds."""
     for block in range(blocks):
         if head.slot_of[block] >= 0:
@@ -194,7 +215,16 @@ def _record_start(head, blocks, start):
 
 
 @_jit
-def _run_head(trace, path, sizes, counts, moves, head, layer, number):
+def _run_head(
+    trace: Trace,
+    path: Path,
+    sizes: Sizes,
+    counts: Counts,
+    moves: MoveArrays,
+    head: Head,
+    layer: int,
+    number: int,
+) -> None:
     """Run one head through the path; write its counts and moves."""
     head.slot_of[:] = -1
     head.target_step[:] = -1
@@ -246,7 +276,7 @@ def _run_head(trace, path, sizes, counts, moves, head, layer, number):
 
 
 @_jit
-def run_heads(trace, path, sizes, counts, moves):
+def run_heads(trace: Trace, path: Path, sizes: Sizes, counts: Counts, moves: MoveArrays) -> None:
     """Run every head through the path."""
     head = Head(
         np.empty(sizes.blocks, np.int32),

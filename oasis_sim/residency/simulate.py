@@ -62,7 +62,10 @@ def simulate_path(
     trace = _core_trace(use_order, target_order, mass)
     shape = (path.reported, *use_order.shape[1:3])
     counts = core.Counts(
-        *(np.zeros(shape, dtype=np.int32) for _ in range(3)), np.zeros(shape, dtype=np.int64)
+        np.zeros(shape, dtype=np.int32),
+        np.zeros(shape, dtype=np.int32),
+        np.zeros(shape, dtype=np.int32),
+        np.zeros(shape, dtype=np.int64),
     )
     nothing = core.MoveArrays(
         np.zeros(0, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.uint16), _start(shape, 0)
@@ -122,8 +125,17 @@ def _core_trace(
 
 def _core_path(path: StepPath) -> core.Path:
     """Bring a path to the core's types."""
-    fields = (path.use_row, path.use_position, path.target_row, path.target_position)
-    return core.Path(*(np.require(item, np.int64, ["C", "W"]) for item in fields), path.first)
+    return core.Path(
+        _core_array(path.use_row),
+        _core_array(path.use_position),
+        _core_array(path.target_row),
+        _core_array(path.target_position),
+        path.first,
+    )
+
+
+def _core_array(array: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.require(array, np.int64, ["C", "W"])
 
 
 def _core_sizes(rule: ResidencyRule, path: StepPath) -> core.Sizes:
