@@ -1,0 +1,1 @@
+"""Shipped attention traces, each with its origin in its header."""
