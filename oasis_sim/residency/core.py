@@ -82,6 +82,14 @@ class Head(NamedTuple):
     outside: NDArray[np.uint16]  # [P] other resident blocks, next victim first
 
 
+class Attended(NamedTuple):
+    """Say what attention reads: `head.inside[:inside]` and `head.outside[begin:end]`."""
+
+    inside: int
+    begin: int
+    end: int
+
+
 Blocks = NDArray[np.uint16]
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -164,46 +172,44 @@ def _admit(head: Head, sizes: Sizes, target: int, resident: int) -> tuple[int, i
 
 
 @_jit
-def _quality(
-    head: Head,
-    sizes: Sizes,
-    step: int,
-    position: int,
-    order: Blocks,
-    mass: NDArray[np.uint8],
-    units: NDArray[np.int64],
-    inside: int,
-    begin: int,
-    end: int,
-) -> tuple[int, int]:
-    """Return what the attended blocks share with the true set, and the mass they hold."""
+def _overlap(head: Head, step: int, used: int, attended: Attended) -> int:
+    """Count the attended blocks that the true set, in `head.chosen`, holds too."""
     use_step, chosen, within, outside = head.use_step, head.chosen, head.inside, head.outside
-    active = position // sizes.block_tokens
-    last = active - sizes.recent
-    used = _choose(order, sizes.sink, last, sizes.chosen, chosen)
     for index in range(used):
         use_step[chosen[index]] = step
     overlap = 0
-    for index in range(inside):
+    for index in range(attended.inside):
         overlap += use_step[within[index]] == step
-    skipped = begin + max(0, inside + end - begin - sizes.chosen)
-    for index in range(skipped, end):
+    for index in range(attended.begin, attended.end):
         overlap += use_step[outside[index]] == step
+    return overlap
+
+
+@_jit
+def _captured(
+    head: Head,
+    sizes: Sizes,
+    position: int,
+    mass: NDArray[np.uint8],
+    units: NDArray[np.int64],
+    attended: Attended,
+) -> int:
+    """Sum the mass of attended blocks, of the sink and of the newest blocks, each once."""
+    within, outside = head.inside, head.outside
+    blocks = min(position // sizes.block_tokens + 1, mass.shape[0])
+    newest = min(position // sizes.block_tokens - sizes.recent, blocks - 1)
     captured = 0
-    if mass.shape[0] == 0:
-        return overlap, captured
-    newest = min(last, mass.shape[0] - 1)
-    for index in range(inside):
+    for index in range(attended.inside):
         if within[index] <= newest:
             captured += units[mass[within[index]]]
-    for index in range(skipped, end):
+    for index in range(attended.begin, attended.end):
         if outside[index] <= newest:
             captured += units[mass[outside[index]]]
-    for block in range(min(sizes.sink, active + 1, mass.shape[0])):
+    for block in range(min(sizes.sink, blocks)):
         captured += units[mass[block]]
-    for block in range(max(sizes.sink, last + 1), min(active + 1, mass.shape[0])):
+    for block in range(max(sizes.sink, newest + 1), blocks):
         captured += units[mass[block]]
-    return overlap, captured
+    return captured
 
 
 @_jit
@@ -222,10 +228,10 @@ def _run_head(
     counts: Counts,
     moves: MoveArrays,
     head: Head,
-    layer: int,
-    number: int,
+    place: tuple[int, int],
 ) -> None:
-    """Run one head through the path; write its counts and moves."""
+    """Run one head, (layer, number), through the path; write its counts and moves."""
+    layer, number = place
     head.slot_of[:] = -1
     head.target_step[:] = -1
     head.use_step[:] = -1
@@ -260,19 +266,18 @@ def _run_head(
                 moves.slot[place] = head.slot_of[head.missing[index]]
         counts.needed[out, layer, number] = needed
         counts.admitted[out, layer, number] = admitted
-        row = path.use_row[step]
-        counts.overlap[out, layer, number], counts.mass[out, layer, number] = _quality(
-            head,
-            sizes,
-            step,
-            path.use_position[step],
-            trace.use[row, layer, number],
-            trace.mass[row, layer, number],
-            trace.mass_units,
-            inside,
-            begin,
-            end,
-        )
+        row, position = path.use_row[step], path.use_position[step]
+        skipped = max(0, inside + end - begin - sizes.chosen)
+        attended = Attended(inside, begin + skipped, end)
+        last = position // sizes.block_tokens - sizes.recent
+        order = trace.use[row, layer, number]
+        used = _choose(order, sizes.sink, last, sizes.chosen, head.chosen)
+        counts.overlap[out, layer, number] = _overlap(head, step, used, attended)
+        mass = trace.mass[row, layer, number]
+        if mass.shape[0] > 0:
+            counts.mass[out, layer, number] = _captured(
+                head, sizes, position, mass, trace.mass_units, attended
+            )
 
 
 @_jit
@@ -289,4 +294,4 @@ def run_heads(trace: Trace, path: Path, sizes: Sizes, counts: Counts, moves: Mov
     )
     for layer in range(trace.use.shape[1]):
         for number in range(trace.use.shape[2]):
-            _run_head(trace, path, sizes, counts, moves, head, layer, number)
+            _run_head(trace, path, sizes, counts, moves, head, (layer, number))

@@ -88,8 +88,8 @@ def check_stored_length(
         fewest = int(usable.sum(axis=-1).min())
         if fewest < wanted[step]:
             raise InputError(
-                f"step {step} stores {fewest} of the {wanted[step]} blocks that a budget of "
-                f"{rule.chosen_blocks} chosen blocks needs ({orders.shape[-1]} are stored per head)",
+                f"step {step} stores {fewest} of the {wanted[step]} blocks per head that a "
+                f"choice of {rule.chosen_blocks} needs ({orders.shape[-1]} are stored)",
                 file=trace.name,
                 field="stored_blocks",
                 fix=f"use a budget of at most {fewest} chosen blocks",
