@@ -24,7 +24,8 @@ from oasis_sim.engine.pipeline import (
 LOG_ADMITTED = OUT_COLUMNS
 LOG_NEEDED = OUT_COLUMNS + 1
 LOG_CONTEXT = OUT_COLUMNS + 2
-LOG_COLUMNS = OUT_COLUMNS + 3
+LOG_DENSE_CONTEXT = OUT_COLUMNS + 3
+LOG_COLUMNS = OUT_COLUMNS + 4
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -163,14 +164,15 @@ def run_stretch(
     """Run up to len(log) steps, stop after the first that ends at or after `limit_ps`.
 
     `log` int64[n, LOG_COLUMNS] and `quality` float64[n, Q] receive one row per step: the stage
-    times of `run_step`, blocks admitted and needed, the sum of contexts, and the sums over rows
-    of the walk's quality columns. `marks` as in `run_step`. Returns the number of steps run.
+    times of `run_step`, blocks admitted and needed, the sum of contexts (all rows, dense rows), and
+    the sums over rows of the walk's quality columns. `marks` as in `run_step`. Returns the number of steps run.
     """
     transfer = np.zeros(state.transfer_end.shape[0], dtype=np.int64)
     for step in range(log.shape[0]):
         log[step] = 0
         quality[step] = 0.0
-        log[step, LOG_CONTEXT] = rows.context.sum() + rows.dense_context.sum()
+        log[step, LOG_DENSE_CONTEXT] = rows.dense_context.sum()
+        log[step, LOG_CONTEXT] = rows.context.sum() + log[step, LOG_DENSE_CONTEXT]
         _gather_blocks(rows, tables, costs, transfer, log[step])
         for row in rows.walk:
             quality[step] += tables.quality[row]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from oasis_sim.hardware.curve import Curve
 from oasis_sim.hardware.profile import (
     EngineCosts,
@@ -20,10 +22,12 @@ def roofline_costs(pcie: Link) -> EngineCosts:
     """Return costs of an engine whose stages all run at the limits of the profile.
 
     Blocks move at the link's nominal rate whatever their size, neighbours do not disturb each
-    other, all of HBM may hold weights and KV.
+    other on the link, all of HBM may hold weights and KV.
     """
     whole = Curve.constant(1.0)
     undisturbed = Slowdown(linear=whole, attention=1.0, prediction=1.0)
+    # Prediction reads HBM at its full rate, so nothing else can while it runs.
+    stopped = Slowdown(linear=Curve.constant(math.inf), attention=math.inf, prediction=1.0)
     ideal = Transport(Curve.constant(pcie.bytes_per_s), fixed_ps=0, slowdown=undisturbed)
     return EngineCosts(
         name="roofline",
@@ -38,7 +42,7 @@ def roofline_costs(pcie: Link) -> EngineCosts:
         prefill=Prefill(efficiency=1.0, chunk_tokens=8192),
         collective_ps=0,
         transports=dict.fromkeys(TRANSPORTS, ideal),
-        prediction_slowdown=undisturbed,
+        prediction_slowdown=stopped,
         selection_slowdown=undisturbed,
         hbm_share=1.0,
         reserved_bytes=0,

@@ -1,0 +1,46 @@
+"""The roofline of a run: what its bytes and operations take at the hardware's limits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.result import RooflineBounds, StepLog
+from oasis_sim.units import PS_PER_MS, PS_PER_S
+
+
+def roofline_bounds(
+    cost: CostModel, steps: StepLog, dense_context: np.ndarray, prefill_flops: float
+) -> RooflineBounds:
+    """Bound the run from below by each resource on its own, and take the largest.
+
+    HBM: weights once per step, attended KV and compressed keys; compute: linear layers, decode
+    attention and prefill at dense BF16 peak; link: every block that a step waited for. Transfers
+    of the last step are left out, because nothing waits for them.
+    """
+    share, scheme, gpu = cost.share, cost.scheme, cost.profile.gpu
+    rows = ((steps.sparse_rows + steps.dense_rows) * cost.rows_per_request).astype(np.int64)
+    layers = share.model.layers
+    parts = ((share.qkv, layers), (share.output_ffn, layers), (share.lm_head, 1))
+    counts, inverse = np.unique(rows, return_inverse=True)
+    weights = np.array([sum(p.bytes_read(int(n)) * k for p, k in parts if n) for n in counts])
+    flops = np.array([sum(p.flops(int(n)) * k for p, k in parts) for n in counts])
+    sparse_tokens = steps.sparse_rows.astype(np.float64) * scheme.chosen_blocks
+    tokens = sparse_tokens * scheme.block_tokens + dense_context
+    read = float(weights[inverse].sum()) + float(tokens.sum()) * share.kv_bytes_token
+    if scheme.compressed_keys and scheme.offload:
+        sparse_context = (steps.context_tokens - dense_context).astype(np.float64)
+        blocks = sparse_context / scheme.block_tokens - steps.sparse_rows
+        read += float(blocks.sum()) * cost.scan_bytes_per_block() * layers
+    work = float(flops[inverse].sum()) + prefill_flops
+    moved = float(steps.h2d_bytes[:-1].sum())
+    seconds = max(
+        read / gpu.hbm_bytes_per_s,
+        work / gpu.bf16_flops_per_s,
+        moved / cost.profile.pcie.bytes_per_s,
+    )
+    produced = float(steps.output_tokens.sum())
+    return RooflineBounds(
+        step_ms_lower=seconds * PS_PER_S / PS_PER_MS / max(len(steps), 1),
+        output_tokens_per_s_upper=produced / seconds if seconds > 0 else 0.0,
+    )

@@ -1,0 +1,71 @@
+"""Prices of a step for one composition of the batch."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.pipeline import RATE_ONE
+from oasis_sim.engine.stretch import Rows, StretchCosts
+
+
+def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
+    """Return the prices of steps with these rows; `prefill_ps` is added to each of them."""
+    sparse, dense = len(rows.context), len(rows.dense_context)
+    requests = sparse + dense
+    linear_rows = requests * cost.rows_per_request
+    share, costs, scheme = cost.share, cost.costs, cost.scheme
+    heads = sparse * share.kv_heads
+    linear, beside, prediction = _rates(cost, linear_rows)
+    attended = sparse * scheme.attended_tokens_max * share.kv_bytes_layer
+    dense_bytes = int(rows.dense_context.sum()) * share.kv_bytes_layer
+    scan_bytes = int(rows.context.sum()) // scheme.block_tokens * cost.scan_bytes_per_block()
+    scan_share = costs.scan_efficiency.at(max(scan_bytes, 1))
+    decode = requests > 0
+    return StretchCosts(
+        prefill=prefill_ps,
+        qkv=cost.linear_ps(share.qkv, linear_rows),
+        output_ffn=cost.linear_ps(share.output_ffn, linear_rows) + cost.collective_ps(linear_rows),
+        lm_head=cost.linear_ps(share.lm_head, linear_rows),
+        draft=cost.draft_ps(linear_rows),
+        launch_per_layer=cost.launch_layer_ps() if decode else 0,
+        launch_per_step=cost.launch_step_ps(requests),
+        d2h=cost.d2h_ps(sparse * share.kv_bytes_token),
+        kv_bytes_layer=share.kv_bytes_layer,
+        block_tokens=scheme.block_tokens,
+        chosen_tokens=(scheme.chosen_blocks + scheme.sink_blocks + max(scheme.recent_blocks - 1, 0))
+        * scheme.block_tokens,
+        attention_ps_per_byte=cost.hbm_ps_per_byte(
+            costs.attention_efficiency.at(max(attended, 1))
+        ),
+        dense_ps_per_byte=cost.hbm_ps_per_byte(
+            costs.dense_attention_efficiency.at(max(dense_bytes, 1))
+        ),
+        scan_bytes_per_block=cost.scan_bytes_per_block() if scheme.compressed_keys else 0,
+        scan_ps_per_byte=cost.hbm_ps_per_byte(scan_share),
+        selection_fixed=costs.selection.fixed_ps + round(costs.selection.per_head_ps * heads),
+        selection_per_candidate=costs.selection.per_candidate_ps * share.kv_heads,
+        block_bytes=share.block_bytes(scheme),
+        transfer_fixed=cost.transport.fixed_ps,
+        transfer_ps_per_byte=cost.transfer_ps_per_byte(),
+        on_demand=scheme.on_demand,
+        rates=np.array([linear, beside], dtype=np.int64),
+        prediction_rate=prediction,
+    )
+
+
+def _rates(cost: CostModel, rows: int) -> tuple[list[int], list[int], int]:
+    """Return fixed-point progress of linear layers, attention, and prediction."""
+    linear, attention = cost.slowdowns(rows)
+    prediction = cost.transport.slowdown.prediction
+    return (
+        [round(RATE_ONE / factor) for factor in linear],
+        [round(RATE_ONE / factor) for factor in attention],
+        round(RATE_ONE / prediction),
+    )
+
+
+def no_marks() -> npt.NDArray[np.int64]:
+    """Return the empty `marks` of a step whose intervals nobody asks for."""
+    return np.zeros((0, 12), dtype=np.int64)

@@ -1,0 +1,107 @@
+"""Simulate one scenario: build the parts, run the serving loop, collect the result."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oasis_sim.engine.bounds import roofline_bounds
+from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.memory import plan_memory
+from oasis_sim.engine.moves import build_schedule
+from oasis_sim.engine.requests import RequestBook
+from oasis_sim.engine.result import RunResult, StepLog
+from oasis_sim.engine.scenario import Scenario
+from oasis_sim.engine.serving import Progress, ServingLoop
+from oasis_sim.engine.walks import Walks, build_walks
+from oasis_sim.engine.window import Window, slices
+from oasis_sim.errors import RunFailed, UsageError
+
+
+def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
+    """Run a scenario and return everything that happened.
+
+    `progress(done, expected)` is called now and then with output tokens. Raises UsageError for
+    parts that do not go together and RunFailed for what cannot fit, with the arithmetic.
+    """
+    _check(scenario)
+    workload, model = scenario.workload, scenario.model
+    cost = CostModel(
+        scenario.profile, scenario.engine_name, model, scenario.scheme, scenario.tp
+    )
+    longest = int((workload.prompt_tokens + workload.output_tokens).max())
+    plan = plan_memory(cost, longest)
+    walks = build_walks(
+        scenario.traces, scenario.scheme, cost.share, scenario.drafter, scenario.seed
+    )
+    book = RequestBook(workload, scenario.concurrency)
+    window = Window(
+        model.layers, scenario.schedule_steps, book.expected_total, scenario.max_steps
+    )
+    loop = ServingLoop(cost, plan, walks, book, window, scenario.max_steps, progress)
+    loop.run()
+    if book.rejected == len(book):
+        raise RunFailed(
+            f"no request fits: {book.first_refusal}; shorten the context, use more GPUs (--tp), "
+            "or a scheme that keeps KV in host memory"
+        )
+    steps = loop.recorder.finish(cost.share.block_bytes(scenario.scheme))
+    gaps, counts = _token_gaps(steps)
+    return RunResult(
+        scenario=scenario,
+        steps=steps,
+        requests=book.log(),
+        slices=slices(window.steps, cost.share.kv_bytes_token, cost.d2h_ps),
+        memory=plan,
+        itl_ps=gaps,
+        itl_count=counts,
+        quality=walks.quality,
+        bounds=roofline_bounds(cost, steps, loop.recorder.dense_context(), loop.prefill_flops),
+        schedule=build_schedule(scenario, cost, walks, window.steps),
+        notes=_notes(scenario, walks, book, steps),
+    )
+
+
+def _check(scenario: Scenario) -> None:
+    model, tp = scenario.model, scenario.tp
+    if tp < 1 or model.query_heads % tp:
+        raise UsageError(
+            f"tp={tp} does not divide the {model.query_heads} query heads of {model.name}"
+        )
+    if model.kv_heads % tp and tp % model.kv_heads:
+        raise UsageError(f"tp={tp} and {model.kv_heads} KV heads do not divide each other")
+    if len(scenario.workload.arrival_ps) == 0:
+        raise UsageError("the workload holds no request")
+    if scenario.scheme.offload and not scenario.traces:
+        raise UsageError(
+            f"scheme {scenario.scheme.name} needs an attention trace (--trace aime.jsonl)"
+        )
+    if scenario.concurrency is not None and scenario.concurrency < 1:
+        raise UsageError("concurrency must be 1 or more")
+
+
+def _token_gaps(steps: StepLog) -> tuple[np.ndarray, np.ndarray]:
+    """Return the length of each step that decoded, and how many tokens came after it."""
+    rows = (steps.sparse_rows + steps.dense_rows).astype(np.int64)
+    decoded = rows > 0
+    return (steps.end_ps - steps.start_ps)[decoded], rows[decoded]
+
+
+def _notes(
+    scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog
+) -> tuple[str, ...]:
+    found = list(scenario.workload.warnings)
+    if book.rejected:
+        found.append(f"{book.rejected} requests refused; {book.first_refusal}")
+    limit = scenario.model.max_context
+    total = scenario.workload.prompt_tokens + scenario.workload.output_tokens
+    over = int((total > limit).sum())
+    if over:
+        found.append(
+            f"{over} requests are longer than the {limit} tokens that {scenario.model.name} "
+            "was made for"
+        )
+    if walks.walks and any(trace.is_synthetic for trace in scenario.traces):
+        found.append("the attention trace is synthetic: block moves and quality are modelled")
+    if scenario.max_steps is not None and len(steps) >= scenario.max_steps:
+        found.append(f"stopped after {len(steps)} steps as asked")
+    return tuple(found)

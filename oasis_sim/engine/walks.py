@@ -1,0 +1,117 @@
+"""The traces of a scenario as one table that the compiled steps read.
+
+Each trace becomes a cyclic walk in steady state (`oasis_sim.residency.build_walk`). The walks of
+several traces stand one after the other in the table; a request follows one trace, in turn, and
+starts at a place of its own, so that requests are not in step with each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from oasis_sim.engine.costs import GpuShare
+from oasis_sim.engine.result import Quality
+from oasis_sim.engine.stretch import WalkTables
+from oasis_sim.residency.rule import ResidencyRule
+from oasis_sim.residency.walk import WalkTable, build_walk
+from oasis_sim.scheme import Scheme
+from oasis_sim.trace import AttentionTrace
+
+# Fractional part of the golden ratio in 32 bits: multiples of it spread evenly over a cycle.
+GOLDEN_32 = 2_654_435_769
+
+
+def residency_rule(scheme: Scheme) -> ResidencyRule:
+    """Return the residency rule that a scheme asks for."""
+    return ResidencyRule(
+        chosen_blocks=scheme.chosen_blocks,
+        pool_blocks=scheme.pool_blocks,
+        cap_blocks=scheme.admission_cap,
+        sink_blocks=scheme.sink_blocks,
+        recent_blocks=scheme.recent_blocks,
+        block_tokens=scheme.block_tokens,
+        on_demand=scheme.predictor == "current",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Walks:
+    """Hold the walk tables of one GPU and where each trace's cycle begins."""
+
+    tables: WalkTables
+    first: tuple[int, ...]
+    length: tuple[int, ...]
+    walks: tuple[WalkTable, ...]
+    quality: Quality
+    seed: int
+
+    def start(self, request: int) -> tuple[int, int, int]:
+        """Return (first, length, place): the cycle that a request follows and where it starts."""
+        which = request % len(self.first)
+        first, length = self.first[which], self.length[which]
+        turn = request // len(self.first) + 1 + self.seed
+        place = (turn * GOLDEN_32 % 2**32) * length // 2**32
+        return first, length, first + place
+
+    def locate(self, place: int) -> tuple[int, int]:
+        """Return (trace, step in its cycle) of a place in the table."""
+        which = max(i for i, first in enumerate(self.first) if first <= place)
+        return which, place - self.first[which]
+
+
+def build_walks(
+    traces: tuple[AttentionTrace, ...],
+    scheme: Scheme,
+    share: GpuShare,
+    drafter: str | None,
+    seed: int,
+) -> Walks:
+    """Build the tables of all traces; without offload nothing moves and no trace is needed."""
+    model = share.model
+    if not scheme.offload:
+        zero = np.zeros((1, model.layers), dtype=np.int64)
+        tables = WalkTables(zero, zero, np.ones((1, 2)))
+        return Walks(tables, (0,), (1,), (), _quality((), ()), seed)
+    rule = residency_rule(scheme)
+    walks = tuple(build_walk(trace, rule, scheme.predictor, drafter, model) for trace in traces)
+    length = tuple(walk.period for walk in walks)
+    first = tuple(int(n) for n in np.cumsum([0, *length[:-1]]))
+    # A GPU fetches for the heads that it holds: a fraction of all heads under tensor parallelism.
+    admitted, needed = (
+        np.concatenate([getattr(walk, name) for walk in walks]).astype(np.int64)
+        * share.kv_heads
+        // model.kv_heads
+        for name in ("admitted", "needed")
+    )
+    quality = np.concatenate([_columns(walk) for walk in walks])
+    proxies = _quality(walks, traces)
+    return Walks(WalkTables(admitted, needed, quality), first, length, walks, proxies, seed)
+
+
+def _columns(walk: WalkTable) -> np.ndarray:
+    """Return agreement and attention mass per walk step (NaN where the trace has no mass)."""
+    steps = len(walk.admitted)
+    mass = np.full(steps, np.nan) if walk.mass is None else walk.mass
+    return np.stack([walk.overlap, mass], axis=1)
+
+
+def _quality(walks: Sequence[WalkTable], traces: Sequence[AttentionTrace]) -> Quality:
+    """Average the proxies of the traces, each weighted equally; None unless all hold mass."""
+    if not walks:
+        return Quality(1.0, 1.0, 1.0, 0.0, 0.0, "none (all KV attended)")
+    return Quality(
+        topk_agreement=_mean([walk.overlap_mean for walk in walks]),
+        mass_mean=_mean([walk.mass_mean for walk in walks]),
+        mass_p5=_mean([walk.mass_p5 for walk in walks]),
+        lost_mass_mean=_mean([walk.lost_mean for walk in walks]),
+        lost_mass_p95=_mean([walk.lost_p95 for walk in walks]),
+        trace_origin=" and ".join(sorted({trace.origin for trace in traces})),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if len(known) == len(values) else None
