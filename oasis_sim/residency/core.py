@@ -9,85 +9,23 @@ end, sorted by id among themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-MASS_UNITS = 2.0**40
-"""Mass is summed in integers of 2**-40, so that no sum depends on its order."""
+from oasis_sim.residency.arrays import (
+    Attended,
+    Counts,
+    Head,
+    MoveArrays,
+    Path,
+    Sizes,
+    Trace,
+)
 
 _NO_BLOCK = 65535
-
-
-class Trace(NamedTuple):
-    """Hold the arrays read: orders uint16[T, L, H, M], mass uint8[T, L, H, NB] (NB may be 0)."""
-
-    use: NDArray[np.uint16]
-    target: NDArray[np.uint16]
-    mass: NDArray[np.uint8]
-    mass_units: NDArray[np.int64]  # [256]
-
-
-class Path(NamedTuple):
-    """Hold the fields of ``StepPath``."""
-
-    use_row: NDArray[np.int64]
-    use_position: NDArray[np.int64]
-    target_row: NDArray[np.int64]
-    target_position: NDArray[np.int64]
-    first: int
-
-
-class Sizes(NamedTuple):
-    """Hold the fields of ``ResidencyRule``, and the number of block ids."""
-
-    chosen: int
-    pool: int
-    cap: int
-    sink: int
-    recent: int
-    block_tokens: int
-    blocks: int
-
-
-class Counts(NamedTuple):
-    """Hold the arrays written, [S, L, H]."""
-
-    needed: NDArray[np.int32]
-    admitted: NDArray[np.int32]
-    overlap: NDArray[np.int32]
-    mass: NDArray[np.int64]
-
-
-class MoveArrays(NamedTuple):
-    """Hold the moves written; ``offset`` of length 0 writes none."""
-
-    offset: NDArray[np.int64]
-    block: NDArray[np.uint16]
-    slot: NDArray[np.uint16]
-    start: NDArray[np.uint16]
-
-
-class Head(NamedTuple):
-    """Hold the state of one head: where each block is, and who would be evicted next."""
-
-    slot_of: NDArray[np.int32]  # [blocks] slot, or -1
-    target_step: NDArray[np.int32]  # [blocks] last step that had the block in its target
-    use_step: NDArray[np.int32]  # [blocks] last step whose true query chose the block
-    chosen: NDArray[np.uint16]  # [k] scratch: the target or the true set
-    missing: NDArray[np.uint16]  # [k] target blocks that are not resident, in its order
-    inside: NDArray[np.uint16]  # [k] resident blocks of the target
-    outside: NDArray[np.uint16]  # [P] other resident blocks, next victim first
-
-
-class Attended(NamedTuple):
-    """Say what attention reads: `head.inside[:inside]` and `head.outside[begin:end]`."""
-
-    inside: int
-    begin: int
-    end: int
 
 
 Blocks = NDArray[np.uint16]
@@ -221,6 +159,45 @@ def _record_start(head: Head, blocks: int, start: Blocks) -> None:
 
 
 @_jit
+def _candidates(order: Blocks, sizes: Sizes, position: int, chosen: Blocks) -> int:
+    """Choose from an order among the candidates of a position; return how many."""
+    last = position // sizes.block_tokens - sizes.recent
+    return _choose(order, sizes.sink, last, sizes.chosen, chosen)
+
+
+@_jit
+def _report(
+    trace: Trace,
+    path: Path,
+    sizes: Sizes,
+    counts: Counts,
+    head: Head,
+    place: tuple[int, int, int],
+    attended: Attended,
+) -> None:
+    """Write overlap and mass of the attended blocks; `place` is (step, layer, head)."""
+    step, layer, number = place
+    row, position = path.use_row[step], path.use_position[step]
+    out = step - path.first
+    used = _candidates(trace.use[row, layer, number], sizes, position, head.chosen)
+    counts.overlap[out, layer, number] = _overlap(head, step, used, attended)
+    mass = trace.mass[row, layer, number]
+    if mass.shape[0] > 0:
+        counts.mass[out, layer, number] = _captured(
+            head, sizes, position, mass, trace.mass_units, attended
+        )
+
+
+@_jit
+def _write_moves(moves: MoveArrays, head: Head, row: int, admitted: int) -> None:
+    """Write the blocks that a step admitted, at the place reserved for it."""
+    for index in range(admitted):
+        to = moves.offset[row] + index
+        moves.block[to] = head.missing[index]
+        moves.slot[to] = head.slot_of[head.missing[index]]
+
+
+@_jit
 def _run_head(
     trace: Trace,
     path: Path,
@@ -230,54 +207,38 @@ def _run_head(
     head: Head,
     place: tuple[int, int],
 ) -> None:
-    """Run one head, (layer, number), through the path; write its counts and moves."""
+    """Run one head, (layer, head), through the path; write its counts and moves."""
     layer, number = place
     head.slot_of[:] = -1
     head.target_step[:] = -1
     head.use_step[:] = -1
-    inside, begin, end = 0, 0, 0
+    first = trace.use[path.use_row[0], layer, number]
+    inside = _candidates(first, sizes, path.use_position[0], head.inside)
+    for index in range(inside):
+        head.slot_of[head.inside[index]] = index
+    begin, end, needed, admitted = 0, 0, 0, 0
     for step in range(path.use_row.shape[0]):
-        needed, admitted = 0, 0
-        out = step - path.first
-        if step == 0:
-            last = path.use_position[0] // sizes.block_tokens - sizes.recent
-            order = trace.use[path.use_row[0], layer, number]
-            inside = _choose(order, sizes.sink, last, sizes.chosen, head.inside)
-            for index in range(inside):
-                head.slot_of[head.inside[index]] = index
-        if out == 0 and moves.offset.shape[0] > 0:
+        if step == path.first and moves.offset.shape[0] > 0:
             _record_start(head, sizes.blocks, moves.start[layer, number])
         if step > 0:
             resident = inside + end - begin
-            last = path.target_position[step] // sizes.block_tokens - sizes.recent
             order = trace.target[path.target_row[step], layer, number]
-            target = _choose(order, sizes.sink, last, sizes.chosen, head.chosen)
+            target = _candidates(order, sizes, path.target_position[step], head.chosen)
             for index in range(target):
                 head.target_step[head.chosen[index]] = step
             end = _sort_outside(head, step, inside, begin, end)
             needed, admitted, inside, begin = _admit(head, sizes, target, resident)
+        out = step - path.first
         if out < 0:
             continue
         if moves.offset.shape[0] > 0:
             row = (out * trace.use.shape[1] + layer) * trace.use.shape[2] + number
-            for index in range(admitted):
-                place = moves.offset[row] + index
-                moves.block[place] = head.missing[index]
-                moves.slot[place] = head.slot_of[head.missing[index]]
+            _write_moves(moves, head, row, admitted)
         counts.needed[out, layer, number] = needed
         counts.admitted[out, layer, number] = admitted
-        row, position = path.use_row[step], path.use_position[step]
-        skipped = max(0, inside + end - begin - sizes.chosen)
-        attended = Attended(inside, begin + skipped, end)
-        last = position // sizes.block_tokens - sizes.recent
-        order = trace.use[row, layer, number]
-        used = _choose(order, sizes.sink, last, sizes.chosen, head.chosen)
-        counts.overlap[out, layer, number] = _overlap(head, step, used, attended)
-        mass = trace.mass[row, layer, number]
-        if mass.shape[0] > 0:
-            counts.mass[out, layer, number] = _captured(
-                head, sizes, position, mass, trace.mass_units, attended
-            )
+        unread = max(0, inside + end - begin - sizes.chosen)
+        attended = Attended(inside, begin + unread, end)
+        _report(trace, path, sizes, counts, head, (step, layer, number), attended)
 
 
 @_jit

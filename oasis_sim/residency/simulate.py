@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
-from oasis_sim.residency import core
+from oasis_sim.residency import arrays, core
 from oasis_sim.residency.rule import Moves, ResidencyLog, ResidencyRule, StepPath
 from oasis_sim.trace.mass import mass_table
 from oasis_sim.trace.trace import NO_BLOCK, Order
@@ -61,20 +61,20 @@ def simulate_path(
     _check(use_order, target_order, path, mass)
     trace = _core_trace(use_order, target_order, mass)
     shape = (path.reported, *use_order.shape[1:3])
-    counts = core.Counts(
+    counts = arrays.Counts(
         np.zeros(shape, dtype=np.int32),
         np.zeros(shape, dtype=np.int32),
         np.zeros(shape, dtype=np.int32),
         np.zeros(shape, dtype=np.int64),
     )
-    nothing = core.MoveArrays(
+    nothing = arrays.MoveArrays(
         np.zeros(0, np.int64), np.zeros(0, np.uint16), np.zeros(0, np.uint16), _start(shape, 0)
     )
     sizes = _core_sizes(rule, path)
     way = _core_path(path)
     core.run_heads(trace, way, sizes, counts, nothing)
     found = _moves(trace, way, sizes, counts) if moves else None
-    captured = None if mass is None else counts.mass / core.MASS_UNITS
+    captured = None if mass is None else counts.mass / arrays.MASS_UNITS
     return ResidencyLog(counts.needed, counts.admitted, counts.overlap, captured, found)
 
 
@@ -83,21 +83,23 @@ def total_mass(mass: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.f
     units = _mass_units()
     distinct, where = np.unique(rows, return_inverse=True)
     totals = np.stack([units[mass[row]].sum(axis=-1) for row in distinct])
-    return np.asarray(totals[where] / core.MASS_UNITS, dtype=np.float64)
+    return np.asarray(totals[where] / arrays.MASS_UNITS, dtype=np.float64)
 
 
-def _moves(trace: core.Trace, path: core.Path, sizes: core.Sizes, counts: core.Counts) -> Moves:
+def _moves(
+    trace: arrays.Trace, path: arrays.Path, sizes: arrays.Sizes, counts: arrays.Counts
+) -> Moves:
     """Run again, now that the number of moves is known, and write them."""
     offset = np.zeros(counts.admitted.size + 1, dtype=np.int64)
     np.cumsum(counts.admitted.ravel(), out=offset[1:])
-    arrays = core.MoveArrays(
+    found = arrays.MoveArrays(
         offset,
         np.zeros(int(offset[-1]), dtype=np.uint16),
         np.zeros(int(offset[-1]), dtype=np.uint16),
         _start(counts.admitted.shape, sizes.pool),
     )
-    core.run_heads(trace, path, sizes, counts, arrays)
-    return Moves(arrays.offset, arrays.block, arrays.slot, arrays.start)
+    core.run_heads(trace, path, sizes, counts, found)
+    return Moves(found.offset, found.block, found.slot, found.start)
 
 
 def _start(shape: tuple[int, ...], pool: int) -> NDArray[np.uint16]:
@@ -107,15 +109,15 @@ def _start(shape: tuple[int, ...], pool: int) -> NDArray[np.uint16]:
 
 def _mass_units() -> NDArray[np.int64]:
     """Return the mass of each code in the core's integer units."""
-    return np.rint(mass_table() * core.MASS_UNITS).astype(np.int64)
+    return np.rint(mass_table() * arrays.MASS_UNITS).astype(np.int64)
 
 
 def _core_trace(
     use_order: Order, target_order: Order, mass: NDArray[np.uint8] | None
-) -> core.Trace:
+) -> arrays.Trace:
     """Bring arrays to the one layout that the core is compiled for."""
     codes = np.zeros((*use_order.shape[:3], 0), dtype=np.uint8) if mass is None else mass
-    return core.Trace(
+    return arrays.Trace(
         np.require(use_order, np.uint16, ["C", "W"]),
         np.require(target_order, np.uint16, ["C", "W"]),
         np.require(codes, np.uint8, ["C", "W"]),
@@ -123,9 +125,9 @@ def _core_trace(
     )
 
 
-def _core_path(path: StepPath) -> core.Path:
+def _core_path(path: StepPath) -> arrays.Path:
     """Bring a path to the core's types."""
-    return core.Path(
+    return arrays.Path(
         _core_array(path.use_row),
         _core_array(path.use_position),
         _core_array(path.target_row),
@@ -138,10 +140,10 @@ def _core_array(array: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.require(array, np.int64, ["C", "W"])
 
 
-def _core_sizes(rule: ResidencyRule, path: StepPath) -> core.Sizes:
+def _core_sizes(rule: ResidencyRule, path: StepPath) -> arrays.Sizes:
     """Clamp the rule to the core's integers."""
     furthest = int(max(path.use_position.max(), path.target_position.max()))
-    return core.Sizes(
+    return arrays.Sizes(
         rule.chosen_blocks,
         rule.pool_blocks,
         min(rule.cap_blocks, rule.pool_blocks),
