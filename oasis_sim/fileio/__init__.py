@@ -2,9 +2,10 @@
 
 from oasis_sim.fileio.atomic import MANIFEST_NAME, AtomicDirectory, inside, write_atomic
 from oasis_sim.fileio.document import Document, load_json, load_yaml, loads_json, loads_yaml
-from oasis_sim.fileio.fields import LARGEST_EXACT, Fields, did_you_mean, raise_all
+from oasis_sim.fileio.fields import LARGEST_EXACT, Fields
 from oasis_sim.fileio.find import find_input, shipped_inputs
 from oasis_sim.fileio.lines import TextLines, open_text_lines
+from oasis_sim.fileio.mistakes import MistakesError, did_you_mean, raise_all
 from oasis_sim.fileio.streams import content_chunks, open_regular, read_bytes
 from oasis_sim.fileio.text import printable
 
@@ -14,6 +15,7 @@ __all__ = [
     "AtomicDirectory",
     "Document",
     "Fields",
+    "MistakesError",
     "TextLines",
     "content_chunks",
     "did_you_mean",

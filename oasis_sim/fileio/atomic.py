@@ -60,7 +60,9 @@ class AtomicDirectory:
         try:
             parent = self.path.parent
             parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".partial", dir=parent))
+            partial = Path(
+                tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".partial", dir=parent)
+            )
             partial.chmod(0o777 & ~_umask())
         except (OSError, ValueError) as error:
             raise _unwritable(self.path, error) from None

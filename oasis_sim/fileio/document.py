@@ -146,7 +146,9 @@ def _text(path: str | FilePath) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError("is not UTF-8 text", file=printable(path), fix="save it as UTF-8") from None
+        raise InputError(
+            "is not UTF-8 text", file=printable(path), fix="save it as UTF-8"
+        ) from None
 
 
 _INTEGER = re.compile(r"[-+]?[0-9]+")

@@ -13,19 +13,17 @@ on; use the values only after `finish`, which also refuses keys that no getter a
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from oasis_sim.errors import InputError
 from oasis_sim.fileio.document import Document, Path
+from oasis_sim.fileio.mistakes import MistakesError, did_you_mean, raise_all
 from oasis_sim.fileio.text import printable
 
 LARGEST_EXACT = 2**53
 """The largest integer that survives JSON and floating point; greater ones are refused."""
-
-_GUESS_LENGTH = 60
 
 T = TypeVar("T")
 
@@ -164,7 +162,7 @@ class Fields:
 
     def adopt(self, error: InputError) -> None:
         """Note the mistakes of an object built from these fields, each at its field's line."""
-        for mistake in error.mistakes if isinstance(error, InputMistakes) else (error,):
+        for mistake in error.mistakes if isinstance(error, MistakesError) else (error,):
             self.mistake(mistake.field or "", mistake.problem, mistake.fix, None)
 
     @property
@@ -174,16 +172,17 @@ class Fields:
 
     def finish(self) -> None:
         """Refuse unknown keys here and below, then raise all mistakes as one InputError."""
-        self._refuse_unknown()
+        self.refuse_unknown()
         raise_all(self._mistakes)
 
-    def _refuse_unknown(self) -> None:
+    def refuse_unknown(self) -> None:
+        """Note every key, here and below, that no getter asked for."""
         for key in self._value:
             if key not in self._asked:
                 guess = did_you_mean(key, [name for name in self._asked if name not in self._value])
                 self.mistake(key, "is not a known key", f"remove it{guess}", None)
         for child in self._children:
-            child._refuse_unknown()
+            child.refuse_unknown()
 
     def _get(self, key: str, default: Any) -> Any:
         self._asked[key] = None
@@ -246,32 +245,6 @@ class Fields:
 
 _NULL = object()
 """Stand for a key that is written but left empty, apart from a key that is missing."""
-
-
-class InputMistakes(InputError):
-    """Report several mistakes of one input at once; `mistakes` holds them one by one."""
-
-    def __init__(self, mistakes: Sequence[InputError]) -> None:
-        """Number the mistakes in the message."""
-        self.mistakes = tuple(mistakes)
-        lines = "".join(f"\n  ({index}) {mistake}" for index, mistake in enumerate(mistakes, 1))
-        super().__init__(f"{len(mistakes)} mistakes:{lines}", file=mistakes[0].file)
-
-
-def raise_all(mistakes: Sequence[InputError]) -> None:
-    """Raise one InputError that lists all mistakes; do nothing when there are none."""
-    if not mistakes:
-        return
-    if len(mistakes) == 1:
-        raise mistakes[0]
-    raise InputMistakes(mistakes)
-
-
-def did_you_mean(name: str, known: Sequence[str]) -> str:
-    """Return ``; did you mean 'x'?`` for the nearest known name, or nothing."""
-    lowered = {item.lower(): item for item in known if len(item) <= _GUESS_LENGTH}
-    near = difflib.get_close_matches(name.lower()[:_GUESS_LENGTH], list(lowered), n=1)
-    return f"; did you mean {lowered[near[0]]!r}?" if near else ""
 
 
 def _any_quantity(parse: Callable[[str], Any]) -> str:

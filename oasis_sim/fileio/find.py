@@ -9,7 +9,7 @@ from pathlib import Path
 
 import oasis_sim
 from oasis_sim.errors import InputError
-from oasis_sim.fileio.fields import did_you_mean
+from oasis_sim.fileio.mistakes import did_you_mean
 from oasis_sim.fileio.text import printable
 
 
@@ -35,7 +35,9 @@ _SHELVES: dict[str, _Shelf] = {
     ),
     "trace": _Shelf("trace", "oasis_sim", "traces", (".jsonl", ".npz"), "oasis-sim trace info"),
     "model": _Shelf("model", "oasis_sim.model", "configs", (".json",), "oasis-sim models"),
-    "scheme": _Shelf("scheme", "oasis_sim.scheme", "presets", (".yaml", ".yml"), "oasis-sim schemes"),
+    "scheme": _Shelf(
+        "scheme", "oasis_sim.scheme", "presets", (".yaml", ".yml"), "oasis-sim schemes"
+    ),
 }
 
 

@@ -50,7 +50,9 @@ class RequestFormat:
         return self.arrival_column, self.prompt_column, self.output_column
 
 
-_NUMBER = re.compile(r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?")
+_NUMBER = re.compile(
+    r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,2})?"
+)
 _COUNT = re.compile(r"[+-]?[0-9]{1,18}")
 _DATE_TIME = re.compile(
     r"(?P<whole>[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2})"

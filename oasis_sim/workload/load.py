@@ -29,27 +29,29 @@ _NAMED_FIELDS = 5
 Row = dict[str, Any]
 
 
-def load_workload(path: str | Path, format: str) -> Workload:
+def load_workload(path: str | Path, format_name: str) -> Workload:
     """Read the requests of a file in a named format: a key of FORMATS.
 
     The first request arrives at 0 and requests are put in order of arrival. Raise InputError
     with file, line and field for the first row that cannot be used, UsageError for an unknown
     format.
     """
-    if format not in FORMATS:
+    if format_name not in FORMATS:
         known = ", ".join(FORMATS)
-        guess = did_you_mean(format, list(FORMATS))
-        raise UsageError(f"no request format {printable(format, 40)!r}; use one of {known}{guess}")
-    return _Reader(path, format).read()
+        guess = did_you_mean(format_name, list(FORMATS))
+        raise UsageError(
+            f"no request format {printable(format_name, 40)!r}; use one of {known}{guess}"
+        )
+    return _Reader(path, format_name).read()
 
 
 class _Reader:
     """Read one file and count what needs a warning."""
 
-    def __init__(self, path: str | Path, format: str) -> None:
+    def __init__(self, path: str | Path, format_name: str) -> None:
         self._file = printable(path)
-        self._format_name = format
-        self._format = FORMATS[format]
+        self._format_name = format_name
+        self._format = FORMATS[format_name]
         self._lines = open_text_lines(path, _FILE_CAP_BYTES, _LINE_CAP_BYTES)
         self._known = frozenset(self._format.needed) | self._format.others
         self._unknown: Counter[str] = Counter()
@@ -146,9 +148,7 @@ def _cell(row: Row, column: str) -> Any:
     return row[column]
 
 
-def _json_rows(
-    lines: TextLines, file: str, spec: RequestFormat
-) -> Iterator[tuple[int, Row]]:
+def _json_rows(lines: TextLines, file: str, spec: RequestFormat) -> Iterator[tuple[int, Row]]:
     for number, text in lines:
         if not text or text.isspace():
             continue
