@@ -1,0 +1,138 @@
+"""Imports go one way, and the command line starts without the heavy packages."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# A part may import itself and the parts of smaller rank.
+RANKS = {
+    "errors": 0,
+    "text": 0,
+    "units": 0,
+    "fileio": 1,
+    "hardware": 2,
+    "model": 2,
+    "scheme": 2,
+    "trace": 2,
+    "workload": 2,
+    "residency": 3,
+    "record": 3,
+    "engine": 4,
+    "metrics": 5,
+    "report": 6,
+    "paper": 7,
+    "plan": 7,
+    "cli": 8,
+}
+# What the GPU side may see beyond the inputs and residency (rank 3): the schedule and its file.
+GPU_EXEC_ALSO = ("oasis_sim.engine.schedule", "oasis_sim.engine.npz", "oasis_sim.engine.result")
+
+
+def imported(path: Path, *, top_level_only: bool = False) -> set[str]:
+    """Name the modules that a file imports, as ``package.module`` paths."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(str(node.module))
+            if node.module == "oasis_sim":
+                found.update(f"oasis_sim.{alias.name}" for alias in node.names)
+    return found
+
+
+def part_of(module: str) -> str:
+    """Return the second name of a module: the part of oasis_sim that it belongs to."""
+    return module.split(".")[1] if "." in module else ""
+
+
+SOURCES = sorted((ROOT / "oasis_sim").rglob("*.py"))
+GPU_SOURCES = sorted((ROOT / "gpu_exec").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    """No module imports a part of the same or a higher rank, other than its own."""
+    own = path.relative_to(ROOT / "oasis_sim").with_suffix("").parts[0]
+    if own == "__init__":
+        assert imported(path) <= {"__future__"}
+        return
+    wrong = {
+        module
+        for module in imported(path)
+        if module.startswith("oasis_sim.")
+        and part_of(module) in RANKS
+        and part_of(module) != own
+        and RANKS[part_of(module)] >= RANKS[own]
+        and RANKS[own] > 0
+    }
+    assert set() == wrong
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_simulator_does_not_import_the_gpu_side(path: Path) -> None:
+    """Only commands import gpu_exec, and only when they run."""
+    assert not any(name.split(".")[0] == "gpu_exec" for name in imported(path, top_level_only=True))
+    if path.parent.name != "cli":
+        assert not any(name.split(".")[0] == "gpu_exec" for name in imported(path))
+
+
+@pytest.mark.parametrize("path", GPU_SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_gpu_side_sees_inputs_and_schedules_only(path: Path) -> None:
+    """gpu_exec imports inputs, residency and the schedule, nothing of engine, metrics or report."""
+    wrong = {
+        module
+        for module in imported(path)
+        if module.startswith("oasis_sim.")
+        and RANKS.get(part_of(module), 0) > RANKS["residency"]
+        and not module.startswith(GPU_EXEC_ALSO)
+    }
+    assert set() == wrong
+
+
+def test_every_part_has_a_rank() -> None:
+    """A new part of oasis_sim must be given its place."""
+    parts = {
+        path.relative_to(ROOT / "oasis_sim").with_suffix("").parts[0]
+        for path in SOURCES
+        if path.name != "__init__.py" or path.parent != ROOT / "oasis_sim"
+    }
+    assert set() == parts - set(RANKS)
+
+
+@pytest.mark.parametrize("statement", ["import oasis_sim", "import oasis_sim.cli.main"])
+def test_start_is_light(statement: str) -> None:
+    """Neither the package nor the command line's frame imports a heavy package."""
+    heavy = ["torch", "pandas", "matplotlib", "numba", "transformers", "scipy", "numpy"]
+    code = f"import sys; {statement}; print([m for m in {heavy} if m in sys.modules])"
+    assert "[]" == run_python("-c", code).strip()
+
+
+def test_help_is_light() -> None:
+    """``--help`` lists the commands without importing any of them."""
+    code = (
+        "import sys; sys.argv = ['oasis-sim', '--help']; import atexit; "
+        "atexit.register(lambda: print([m for m in ('torch', 'pandas', 'numpy') if m in sys.modules]));"
+        "from oasis_sim.cli.main import entry_point; entry_point()"
+    )
+    output = run_python("-c", code)
+    assert "Usage:" in output
+    assert output.rstrip().endswith("[]")
+
+
+def run_python(*arguments: str) -> str:
+    """Run a fresh interpreter in the checkout and return its standard output."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout
