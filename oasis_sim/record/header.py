@@ -1,0 +1,72 @@
+"""The header of a recorded trace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from oasis_sim import __version__
+from oasis_sim.record.backend import RecordedModel
+from oasis_sim.record.options import RecordOptions
+from oasis_sim.record.prompt import Prompt
+from oasis_sim.trace import MASS_CODE
+
+
+@dataclass(frozen=True)
+class RecordingFacts:
+    """Hold what a recording found out, beside its model, prompt and options."""
+
+    name: str
+    layers: tuple[int, ...]
+    spans: tuple[int | None, ...]
+    prompt_tokens: int
+    steps: int
+    stored_blocks: int
+    perplexity: float
+    accepted: Mapping[str, float]
+
+
+def build_header(
+    model: RecordedModel, prompt: Prompt, options: RecordOptions, facts: RecordingFacts
+) -> dict[str, Any]:
+    """Return the meta object of schema ``oasis-trace`` version 1."""
+    rows = {
+        "budget_tokens": options.draft_budget_tokens,
+        "sink_blocks": options.sink_blocks,
+        "recent_blocks": options.recent_blocks,
+    }
+    return {
+        "format": "oasis-trace",
+        "version": 1,
+        "origin": "recorded",
+        "name": facts.name,
+        "model": model.header(),
+        "layer_ids": list(facts.layers),
+        "layer_span": list(facts.spans),
+        "block_tokens": options.block_tokens,
+        "prompt_tokens": facts.prompt_tokens,
+        "steps": facts.steps,
+        "stored_blocks": facts.stored_blocks,
+        "aggregation": {"bound": "max", "mass": "mean"},
+        "mass_code": MASS_CODE,
+        "drafters": {
+            name: {"accepted": share, "draft_row": rows} for name, share in facts.accepted.items()
+        },
+        "text": dict(prompt.header),
+        "trajectory": options.trajectory_header(),
+        "perplexity": round(facts.perplexity, 4),
+        "recorder": f"oasis-sim {__version__}",
+        "recorder_packages": _packages(),
+    }
+
+
+def _packages() -> dict[str, str]:
+    found = {}
+    for package in ("torch", "transformers", "gguf"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
