@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from oasis_sim.model import ModelShape
 from oasis_sim.residency.rule import ResidencyRule
+from oasis_sim.scheme import Scheme
 from oasis_sim.trace import NO_BLOCK, AttentionTrace
+from oasis_sim.workload import Workload
 
 # --- traces and residency ---------------------------------------------------------------------
 
@@ -125,4 +130,151 @@ def residency_rules(draw: st.DrawFn, block_tokens: int | None = None) -> Residen
         recent_blocks=draw(st.integers(0, 3)),
         block_tokens=block_tokens or draw(st.sampled_from([1, 2, 4, 16])),
         on_demand=draw(st.booleans()),
+    )
+
+
+# --- values and files from outside ------------------------------------------------------------
+
+NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
+ABOVE_EXACT = 2**53 + 1
+
+
+def bad_counts(*, zero_is_bad: bool = True) -> st.SearchStrategy[Any]:
+    """Return values that no field for a count may accept."""
+    bad: list[Any] = [None, True, False, "12", "1e9", "", [], {}, [1], {"a": 1}, 1.5]
+    bad += [*NOT_FINITE, -1, -(2**40), ABOVE_EXACT, 1e300, *([0] if zero_is_bad else [])]
+    return st.sampled_from(bad)
+
+
+def hostile_names() -> st.SearchStrategy[str]:
+    """Return names that hold markup, control characters, formulas or escapes."""
+    known = ["[red]x[/red]", "[/x/y]", "\x1b[2Jx", "=1+1", "@cmd", "a\nb", "\u202eabc", "a\x07"]
+    return st.sampled_from(known) | st.text(min_size=1, max_size=40)
+
+
+def json_values() -> st.SearchStrategy[Any]:
+    """Return any JSON value, NaN and infinities included."""
+    scalars = (
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.text(max_size=20)
+        | st.sampled_from(["80 Gb", "80 GiB", "3.35 TB/s", "2 us"])
+    )
+    return st.recursive(
+        scalars,
+        lambda inner: (
+            st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+        ),
+        max_leaves=12,
+    )
+
+
+def file_contents(seed: bytes) -> st.SearchStrategy[bytes]:
+    """Return contents of a broken file: junk, or a good file cut, spliced or with flipped bytes."""
+    places = st.integers(0, max(len(seed) - 1, 0))
+
+    def flip(changes: list[tuple[int, int]]) -> bytes:
+        content = bytearray(seed)
+        for place, value in changes:
+            content[place] = value
+        return bytes(content)
+
+    flipped = st.lists(st.tuples(places, st.integers(0, 255)), min_size=1, max_size=6).map(flip)
+    cut = places.map(lambda end: seed[:end])
+    spliced = st.tuples(places, st.binary(max_size=30)).map(
+        lambda parts: seed[: parts[0]] + parts[1] + seed[parts[0] :]
+    )
+    return st.binary(max_size=200) | cut | flipped | spliced
+
+
+# --- models, schemes, workloads ---------------------------------------------------------------
+
+
+@st.composite
+def schemes(draw: st.DrawFn) -> Scheme:
+    """Return any scheme without contradictions."""
+    offload = draw(st.booleans())
+    block_tokens = draw(st.sampled_from([1, 8, 16, 32]))
+    sink, recent = draw(st.integers(0, 3)), draw(st.integers(1, 3))
+    budget_blocks = draw(st.integers(sink + recent + 1, 256))
+    common = {
+        "name": draw(st.text("abc-", min_size=1, max_size=8)),
+        "unit": "token" if block_tokens == 1 else "block",
+        "block_tokens": block_tokens,
+        "budget_tokens": block_tokens * budget_blocks,
+        "sink_blocks": sink,
+        "recent_blocks": recent,
+        "recent_in_budget": draw(st.booleans()),
+    }
+    if not offload:
+        return Scheme(
+            offload=False,
+            predictor="current",
+            lookahead="none",
+            draft_row=False,
+            compressed_keys=False,
+            **common,
+        )
+    predictor = draw(st.sampled_from(["draft", "previous", "current", "oracle"]))
+    is_draft = predictor == "draft"
+    ratio = draw(st.none() | st.floats(0.0, 1.0))
+    return Scheme(
+        predictor=predictor,
+        lookahead="none" if predictor == "current" else "one_step",
+        draft_row=is_draft,
+        draft_kv_bytes_per_token=draw(st.integers(0, 8192)) if is_draft else 0,
+        pool_factor=draw(st.floats(1.0, 4.0)),
+        fetch_ratio=ratio,
+        cap_blocks=draw(st.none() | st.integers(0, 300)) if ratio is None else None,
+        transport=draw(st.sampled_from(["sm_gather", "copy_engine", "naive"])),
+        **common,
+    )
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelShape:
+    """Return a small model shape, dense or with experts."""
+    kv_heads = draw(st.integers(1, 8))
+    experts = draw(st.sampled_from([0, 4, 16]))
+    return ModelShape(
+        name="model",
+        layers=draw(st.integers(1, 40)),
+        hidden=draw(st.integers(1, 64)) * 8,
+        intermediate=draw(st.integers(1, 512)),
+        query_heads=kv_heads * draw(st.integers(1, 4)),
+        kv_heads=kv_heads,
+        head_dim=draw(st.sampled_from([16, 64, 128])),
+        vocab=draw(st.integers(1, 5000)),
+        tied_embeddings=draw(st.booleans()),
+        max_context=draw(st.integers(1, 2**17)),
+        experts=experts,
+        experts_per_token=draw(st.integers(1, experts)) if experts else 0,
+        moe_intermediate=draw(st.integers(1, 128)) if experts else 0,
+        qk_norm=draw(st.booleans()),
+        qkv_bias=draw(st.booleans()),
+    )
+
+
+def request_rows() -> st.SearchStrategy[list[tuple[int, int, int]]]:
+    """Return requests as (arrival in ms, prompt tokens, output tokens), in any order."""
+    return st.lists(
+        st.tuples(st.integers(0, 10**7), st.integers(1, 10**6), st.integers(1, 10**5)),
+        min_size=1,
+        max_size=20,
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Return a workload of a few requests."""
+    rows = sorted(draw(request_rows()))
+    table = np.array(rows, dtype=np.int64)
+    return Workload(
+        name="workload",
+        format="csv",
+        arrival_ps=table[:, 0] * 10**9,
+        prompt_tokens=table[:, 1],
+        output_tokens=table[:, 2],
     )
