@@ -1,0 +1,1 @@
+"""GPU kernels of one decode step, their host wrappers and plain references."""

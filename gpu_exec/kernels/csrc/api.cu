@@ -1,0 +1,188 @@
+// C entry points: each checks its launch and returns a cudaError_t as int.
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "attention.cuh"
+#include "pointwise.cuh"
+#include "scan.cuh"
+#include "transfer.cuh"
+
+using namespace oasis;
+
+namespace {
+
+int launched() { return static_cast<int>(cudaGetLastError()); }
+
+template <class Kernel>
+int allow_shared(Kernel kernel, int bytes) {
+  return static_cast<int>(cudaFuncSetAttribute(
+      reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+}
+
+template <int NT>
+int attention_of(const AttentionArgs& a, int pairs, int bytes, cudaStream_t stream) {
+  if (int e = allow_shared(paged_attention<NT>, bytes)) return e;
+  paged_attention<NT><<<dim3(pairs, a.splits), kAttnThreads, bytes, stream>>>(a);
+  return launched();
+}
+
+template <int NT, bool FP8>
+int scan_of(const ScanArgs& a, const SelectArgs& sel, int pairs, int bytes, cudaStream_t stream) {
+  if (int e = allow_shared(scan_keys<NT, FP8>, bytes)) return e;
+  scan_keys<NT, FP8><<<dim3(pairs, a.splits), kScanThreads, bytes, stream>>>(a, sel);
+  return launched();
+}
+
+}  // namespace
+
+extern "C" {
+
+int oasis_attention(const AttentionArgs* a, int pairs, cudaStream_t stream) {
+  int columns = a->group * a->rows_per_request;
+  int tiles = columns <= 8 ? 1 : columns <= 16 ? 2 : 4;
+  int ring = kAttnWarps * a->stages * kTileBytes;
+  int spill = kAttnWarps * tiles * 8 * (kHeadDim + 2) * 4;
+  int bytes = ring > spill ? ring : spill;
+  if (a->stages > 8 || columns > 32) return cudaErrorInvalidValue;
+  if (tiles == 1) return attention_of<1>(*a, pairs, bytes, stream);
+  if (tiles == 2) return attention_of<2>(*a, pairs, bytes, stream);
+  return attention_of<4>(*a, pairs, bytes, stream);
+}
+
+int oasis_scan(const ScanArgs* a, const SelectArgs* sel, int pairs, int fp8, int scratch_bytes,
+               cudaStream_t stream) {
+  int ring = kScanWarps * a->stages * (fp8 ? 4096 : 8192);
+  int bytes = a->select && scratch_bytes > ring ? scratch_bytes : ring;
+  if (a->stages > 8 || a->group > 16) return cudaErrorInvalidValue;
+  if (a->group <= 8)
+    return fp8 ? scan_of<1, true>(*a, *sel, pairs, bytes, stream)
+               : scan_of<1, false>(*a, *sel, pairs, bytes, stream);
+  return fp8 ? scan_of<2, true>(*a, *sel, pairs, bytes, stream)
+             : scan_of<2, false>(*a, *sel, pairs, bytes, stream);
+}
+
+int oasis_select(const SelectArgs* sel, const int* position, const int* step, int pairs,
+                 int max_blocks, int scratch_bytes, cudaStream_t stream) {
+  if (int e = allow_shared(select_blocks, scratch_bytes)) return e;
+  select_blocks<<<pairs, 128, scratch_bytes, stream>>>(*sel, position, step, max_blocks);
+  return launched();
+}
+
+int oasis_gather(const GatherArgs* a, int ctas, int threads, int bulk, cudaStream_t stream) {
+  if (bulk) {
+    int bytes = kRingStages * kPieceBytes;
+    if (int e = allow_shared(gather_bulk, bytes)) return e;
+    gather_bulk<<<ctas, 32, bytes, stream>>>(*a);
+  } else {
+    gather_warps<<<ctas, threads, 0, stream>>>(*a);
+  }
+  return launched();
+}
+
+int oasis_scatter(const GatherArgs* a, const char* staged, int ctas, cudaStream_t stream) {
+  scatter_units<<<ctas, 256, 0, stream>>>(*a, staged);
+  return launched();
+}
+
+int oasis_mirror(const MirrorArgs* a, int ctas, cudaStream_t stream) {
+  mirror_blocks<<<ctas, 256, 0, stream>>>(*a);
+  return launched();
+}
+
+int oasis_fill_stamps(void* out, long long first, long long units, int elements,
+                      cudaStream_t stream) {
+  fill_stamps<<<1056, 256, 0, stream>>>(static_cast<uint16_t*>(out), first, units, elements);
+  return launched();
+}
+
+int oasis_check_stamps(const GatherArgs* a, unsigned long long* checked, unsigned long long* wrong,
+                       cudaStream_t stream) {
+  check_stamps<<<264, 256, 0, stream>>>(*a, checked, wrong);
+  return launched();
+}
+
+int oasis_begin_step(const BeginArgs* a, cudaStream_t stream) {
+  begin_step<<<1, 256, 0, stream>>>(*a);
+  return launched();
+}
+
+int oasis_set_flag(int* flag, int value, cudaStream_t stream) {
+  set_flag<<<1, 1, 0, stream>>>(flag, value);
+  return launched();
+}
+
+int oasis_delay(long long nanoseconds, cudaStream_t stream) {
+  delay<<<1, 1, 0, stream>>>(nanoseconds);
+  return launched();
+}
+
+int oasis_rms_norm(const void* x, const void* weight, void* out, int rows, int width, float eps,
+                   cudaStream_t stream) {
+  rms_norm<<<rows, 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(x),
+                                     static_cast<const __nv_bfloat16*>(weight),
+                                     static_cast<__nv_bfloat16*>(out), width, eps);
+  return launched();
+}
+
+int oasis_silu_mul(const void* in, void* out, int rows, int width, cudaStream_t stream) {
+  long long items = static_cast<long long>(rows) * (width / 8);
+  int ctas = static_cast<int>(items / 256 < 1056 ? (items + 255) / 256 : 1056);
+  silu_mul<<<ctas, 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(in),
+                                     static_cast<__nv_bfloat16*>(out), rows, width);
+  return launched();
+}
+
+int oasis_append(const AppendArgs* a, cudaStream_t stream) {
+  int warps = a->rows * (a->query_heads + 2 * a->heads);
+  append_kv<<<(warps + 7) / 8, 256, 0, stream>>>(*a);
+  return launched();
+}
+
+// Copy-engine transports: the host names every unit. `batched` uses one driver call per layer.
+int oasis_copy_units(char* pool, const char* host, const long long* target,
+                     const long long* source, long long count, long long unit_bytes, int batched,
+                     cudaStream_t stream) {
+  if (!batched) {
+    for (long long i = 0; i < count; ++i) {
+      cudaError_t e = cudaMemcpyAsync(pool + target[i] * unit_bytes, host + source[i] * unit_bytes,
+                                      unit_bytes, cudaMemcpyHostToDevice, stream);
+      if (e != cudaSuccess) return static_cast<int>(e);
+    }
+    return 0;
+  }
+  if (count == 0) return 0;
+  std::vector<void*> to(count);
+  std::vector<const void*> from(count);
+  std::vector<size_t> sizes(count, static_cast<size_t>(unit_bytes));
+  for (long long i = 0; i < count; ++i) {
+    to[i] = pool + target[i] * unit_bytes;
+    from[i] = host + source[i] * unit_bytes;
+  }
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t index = 0;
+  return static_cast<int>(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), count,
+                                               &attributes, &index, 1, stream));
+}
+
+// Pack scattered units of the pinned pool into a contiguous staging buffer with host threads.
+int oasis_pack_units(char* staging, const char* host, const long long* source, long long count,
+                     long long unit_bytes, int threads) {
+  auto work = [=](int t) {
+    long long first = count * t / threads, last = count * (t + 1) / threads;
+    for (long long i = first; i < last; ++i)
+      std::memcpy(staging + i * unit_bytes, host + source[i] * unit_bytes, unit_bytes);
+  };
+  std::vector<std::thread> pool;
+  for (int t = 1; t < threads; ++t) pool.emplace_back(work, t);
+  work(0);
+  for (auto& thread : pool) thread.join();
+  return 0;
+}
+
+const char* oasis_error_text(int code) {
+  return cudaGetErrorString(static_cast<cudaError_t>(code));
+}
+
+}  // extern "C"

@@ -1,0 +1,194 @@
+// Row-wise kernels around the linear layers: norm, gate, and append with min/max keys.
+#pragma once
+#include "common.cuh"
+
+namespace oasis {
+
+__device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+  for (int d = 16; d > 0; d >>= 1) x += __shfl_xor_sync(kFull, x, d);
+  return x;
+}
+
+// out = x / rms(x) * weight; one CTA of 256 threads per row, width a multiple of 8.
+__global__ void __launch_bounds__(256) rms_norm(const __nv_bfloat16* x, const __nv_bfloat16* weight,
+                                                __nv_bfloat16* out, int width, float eps) {
+  __shared__ float sums[8];
+  const uint4* in = reinterpret_cast<const uint4*>(x + static_cast<long long>(blockIdx.x) * width);
+  float sum = 0.f;
+  for (int i = threadIdx.x; i < width / 8; i += 256) {
+    uint4 v = in[i];
+    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&v);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float2 f = __bfloat1622float2(p[j]);
+      sum += f.x * f.x + f.y * f.y;
+    }
+  }
+  sum = warp_sum(sum);
+  if ((threadIdx.x & 31) == 0) sums[threadIdx.x >> 5] = sum;
+  __syncthreads();
+  float total = 0.f;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) total += sums[i];
+  float scale = rsqrtf(total / width + eps);
+  uint4* to = reinterpret_cast<uint4*>(out + static_cast<long long>(blockIdx.x) * width);
+  const uint4* w = reinterpret_cast<const uint4*>(weight);
+  for (int i = threadIdx.x; i < width / 8; i += 256) {
+    uint4 v = in[i], g = w[i], r;
+    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&v);
+    const __nv_bfloat162* q = reinterpret_cast<const __nv_bfloat162*>(&g);
+    uint32_t* o = reinterpret_cast<uint32_t*>(&r);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float2 f = __bfloat1622float2(p[j]), h = __bfloat1622float2(q[j]);
+      o[j] = pack_bf16(f.x * scale * h.x, f.y * scale * h.y);
+    }
+    to[i] = r;
+  }
+}
+
+// out[r][i] = silu(in[r][i]) * in[r][width + i].
+__global__ void __launch_bounds__(256) silu_mul(const __nv_bfloat16* in, __nv_bfloat16* out,
+                                                int rows, int width) {
+  long long n = static_cast<long long>(rows) * (width / 8);
+  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {
+    long long row = i / (width / 8), col = i % (width / 8);
+    const uint4* base = reinterpret_cast<const uint4*>(in + row * 2 * width);
+    uint4 g = base[col], u = base[width / 8 + col], r;
+    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&g);
+    const __nv_bfloat162* q = reinterpret_cast<const __nv_bfloat162*>(&u);
+    uint32_t* o = reinterpret_cast<uint32_t*>(&r);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float2 f = __bfloat1622float2(p[j]), h = __bfloat1622float2(q[j]);
+      o[j] = pack_bf16(f.x / (1.f + __expf(-f.x)) * h.x, f.y / (1.f + __expf(-f.y)) * h.y);
+    }
+    reinterpret_cast<uint4*>(out)[i] = r;
+  }
+}
+
+struct AppendArgs {
+  __nv_bfloat16* qkv;            // [rows][width], row = j * batch + request; q rotated in place
+  const __nv_bfloat16* q_norm;   // [128] or null
+  const __nv_bfloat16* k_norm;   // [128] or null
+  const float2* rope;            // [positions][64] cos, sin
+  char* pool;                    // this layer's units
+  char* keys;                    // this layer's min/max tiles, or null
+  const int* position;           // [batch]
+  int batch, rows, query_heads, heads, width;
+  int block_tokens, slots_per_pair, local_slot, tiles_per_pair, fp8;
+  float eps;
+};
+
+// Largest e4m3 value <= x (up false) or smallest >= x (up true), saturating.
+__device__ __forceinline__ uint32_t round_e4m3(float x, bool up) {
+  uint16_t pair;
+  asm volatile("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.f), "f"(x));
+  uint32_t byte = pair & 0xffu;
+  __half2 back;
+  *reinterpret_cast<uint32_t*>(&back) = e4m3x2_to_f16x2(byte);
+  float value = __low2float(back);
+  bool wrong = up ? value < x : value > x;
+  if (!wrong) return byte;
+  uint32_t sign = byte & 0x80u, magnitude = byte & 0x7fu;
+  bool toward_zero = (sign != 0) == up;
+  if (toward_zero) return sign | (magnitude - 1);
+  return magnitude >= 0x7eu ? byte : sign | (magnitude + 1);
+}
+
+// Byte offset inside a tile of element k of block row r: k < 128 is max[k], else min[k - 128].
+__device__ __forceinline__ int bound_offset(int r, int k, int fp8) {
+  int inside = operand_index(r, k & 15);
+  if (!fp8) return ((k >> 4) * 256 + inside) * 2;
+  int lane = inside >> 3, rest = inside & 7;
+  return (k >> 5) * 512 + lane * 16 + ((k >> 4) & 1) * 8 + rest;
+}
+
+__device__ __forceinline__ void merge_bound(char* tile, int r, int k, float x, float y, bool fresh,
+                                            int fp8) {
+  bool up = k < kHeadDim;
+  char* at = tile + bound_offset(r, k, fp8);
+  if (!fresh) {
+    float2 old;
+    if (fp8) {
+      __half2 h;
+      *reinterpret_cast<uint32_t*>(&h) = e4m3x2_to_f16x2(*reinterpret_cast<uint16_t*>(at));
+      old = __half22float2(h);
+    } else {
+      old = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(at));
+    }
+    x = up ? fmaxf(x, old.x) : fminf(x, old.x);
+    y = up ? fmaxf(y, old.y) : fminf(y, old.y);
+  }
+  if (fp8)
+    *reinterpret_cast<uint16_t*>(at) =
+        static_cast<uint16_t>(round_e4m3(x, up) | round_e4m3(y, up) << 8);
+  else
+    *reinterpret_cast<uint32_t*>(at) = pack_bf16(x, y);
+}
+
+// One warp per (row, head): norm, rotation, write K and V into the active block, min/max.
+__global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
+  const int lane = threadIdx.x & 31;
+  const int parts = a.query_heads + 2 * a.heads;
+  const int item = blockIdx.x * 8 + (threadIdx.x >> 5);
+  if (item >= a.rows * parts) return;
+  const int row = item / parts, part = item % parts;
+  const int j = row / a.batch, request = row % a.batch;
+  const int position = a.position[request] + j;
+  __nv_bfloat16* data = a.qkv + static_cast<long long>(row) * a.width + part * kHeadDim;
+  __nv_bfloat162* low_p = reinterpret_cast<__nv_bfloat162*>(data) + lane;
+  __nv_bfloat162* high_p = low_p + 32;
+  float2 low = __bfloat1622float2(*low_p), high = __bfloat1622float2(*high_p);
+  const bool is_query = part < a.query_heads, is_key = !is_query && part < a.query_heads + a.heads;
+  if (is_query || is_key) {
+    const __nv_bfloat16* norm = is_query ? a.q_norm : a.k_norm;
+    if (norm) {
+      float sum = warp_sum(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
+      float scale = rsqrtf(sum / kHeadDim + a.eps);
+      float2 wl = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane]);
+      float2 wh = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane + 32]);
+      low.x *= scale * wl.x, low.y *= scale * wl.y;
+      high.x *= scale * wh.x, high.y *= scale * wh.y;
+    }
+    const float2* rope = a.rope + static_cast<long long>(position) * 64 + 2 * lane;
+    float2 r0 = rope[0], r1 = rope[1];
+    float2 l = low, h = high;
+    low.x = l.x * r0.x - h.x * r0.y, low.y = l.y * r1.x - h.y * r1.y;
+    high.x = h.x * r0.x + l.x * r0.y, high.y = h.y * r1.x + l.y * r1.y;
+  }
+  __nv_bfloat162 low_b = __floats2bfloat162_rn(low.x, low.y);
+  __nv_bfloat162 high_b = __floats2bfloat162_rn(high.x, high.y);
+  if (is_query) {
+    *low_p = low_b, *high_p = high_b;
+    return;
+  }
+  const int head = is_key ? part - a.query_heads : part - a.query_heads - a.heads;
+  const int pair = request * a.heads + head;
+  const int block = position / a.block_tokens, token = position % a.block_tokens;
+  long long unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot + (block & 1);
+  char* tile = a.pool + unit * a.block_tokens * (kTileBytes / kTileTokens) +
+               (token / kTileTokens) * kTileBytes;
+  const int t = token % kTileTokens, d = 2 * lane;
+  __nv_bfloat16* out = reinterpret_cast<__nv_bfloat16*>(tile);
+  if (!is_key) {
+    out += kTileBytes / 4;
+    out[value_index(t, d)] = low_b.x, out[value_index(t, d + 1)] = low_b.y;
+    out[value_index(t, d + 64)] = high_b.x, out[value_index(t, d + 65)] = high_b.y;
+    return;
+  }
+  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d)) = low_b;
+  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d + 64)) = high_b;
+  if (a.keys == nullptr || j != 0) return;
+  float2 kl = __bfloat1622float2(low_b), kh = __bfloat1622float2(high_b);
+  int bytes = a.fp8 ? 4096 : 8192, r = block & 15;
+  char* bounds = a.keys + (static_cast<long long>(pair) * a.tiles_per_pair + block / 16) * bytes;
+  bool fresh = token == 0;
+  merge_bound(bounds, r, d, kl.x, kl.y, fresh, a.fp8);
+  merge_bound(bounds, r, d + 64, kh.x, kh.y, fresh, a.fp8);
+  merge_bound(bounds, r, d + kHeadDim, kl.x, kl.y, fresh, a.fp8);
+  merge_bound(bounds, r, d + 64 + kHeadDim, kh.x, kh.y, fresh, a.fp8);
+}
+
+}  // namespace oasis

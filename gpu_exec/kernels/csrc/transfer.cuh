@@ -1,0 +1,267 @@
+// Moves over the host link: gathers by a device-side list, mirror of new blocks, stamps.
+#pragma once
+#include "common.cuh"
+#include "select_core.h"
+
+namespace oasis {
+
+constexpr int kPieceBytes = 8192;
+constexpr int kGatherThreads = 512;  // upper bound of a warp-gather CTA
+constexpr int kRingStages = 6;       // TMA gather: pieces in flight per CTA
+
+struct GatherArgs {
+  const char* host;            // device alias of the pinned pool
+  char* pool;                  // device pool, layer 0
+  const long long* bounds;     // [steps * layers][2] begin, end in the lists
+  const long long* source;     // host unit of each move
+  const int* target;           // unit in the layer's pool of each move
+  const int* phase;            // device: which step of the list is executed (null: 0)
+  int* cursor;                 // [layers], zero at the start of a step
+  const int* stop;             // leave when *stop >= stop_at (null: run to the end)
+  unsigned long long* moved;   // pieces moved, all steps
+  long long layer_bytes;       // bytes between the pools of two layers
+  int unit_bytes, layers, layer_begin, layer_end, stop_at;
+};
+
+__device__ __forceinline__ bool stopped(const GatherArgs& a) {
+  return a.stop && *reinterpret_cast<const volatile int*>(a.stop) >= a.stop_at;
+}
+
+__device__ __forceinline__ uint4 load_host(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.relaxed.sys.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p)
+               : "memory");
+  return v;
+}
+
+struct Piece {
+  const char* from;
+  char* to;
+};
+
+__device__ __forceinline__ Piece locate(const GatherArgs& a, int layer, long long begin,
+                                        long long item) {
+  int pieces = a.unit_bytes / kPieceBytes;
+  long long move = begin + item / pieces;
+  long long inside = (item % pieces) * kPieceBytes;
+  return {a.host + a.source[move] * a.unit_bytes + inside,
+          a.pool + layer * a.layer_bytes +
+              static_cast<long long>(a.target[move]) * a.unit_bytes + inside};
+}
+
+__device__ __forceinline__ void list_range(const GatherArgs& a, int layer, long long& begin,
+                                           long long& items) {
+  long long row = static_cast<long long>(a.phase ? *a.phase : 0) * a.layers + layer;
+  begin = a.bounds[2 * row];
+  items = (a.bounds[2 * row + 1] - begin) * (a.unit_bytes / kPieceBytes);
+}
+
+// One warp per 8 KB piece, pieces claimed from the layer's cursor.
+__global__ void __launch_bounds__(kGatherThreads) gather_warps(const GatherArgs a) {
+  const int lane = threadIdx.x & 31;
+  unsigned long long moved = 0;
+  for (int layer = a.layer_begin; layer < a.layer_end; ++layer) {
+    long long begin, items;
+    list_range(a, layer, begin, items);
+    if (*reinterpret_cast<volatile int*>(&a.cursor[layer]) >= items) continue;
+    while (!__any_sync(kFull, stopped(a))) {
+      int item = 0;
+      if (lane == 0) item = atomicAdd(&a.cursor[layer], 1);
+      item = __shfl_sync(kFull, item, 0);
+      if (item >= items) break;
+      Piece p = locate(a, layer, begin, item);
+      const uint4* from = reinterpret_cast<const uint4*>(p.from) + lane;
+      uint4* to = reinterpret_cast<uint4*>(p.to) + lane;
+      uint4 v[16];
+#pragma unroll
+      for (int i = 0; i < 16; ++i) v[i] = load_host(from + i * 32);
+#pragma unroll
+      for (int i = 0; i < 16; ++i) __stcs(to + i * 32, v[i]);
+      ++moved;
+    }
+  }
+  if (lane == 0 && moved) atomicAdd(a.moved, moved);
+}
+
+// One thread per CTA keeps a ring of bulk copies going: host -> shared -> HBM.
+__global__ void __launch_bounds__(32) gather_bulk(const GatherArgs a) {
+  extern __shared__ __align__(128) char smem[];
+  __shared__ __align__(8) uint64_t bars[kRingStages];
+  __shared__ char* destination[kRingStages];
+  if (threadIdx.x != 0) return;
+  for (int i = 0; i < kRingStages; ++i) barrier_init(shared_address(&bars[i]), 1);
+  barrier_init_done();
+  const uint32_t ring = shared_address(smem);
+  unsigned long long loads = 0, stores = 0;
+  auto store_oldest = [&] {
+    int stage = stores % kRingStages;
+    barrier_wait(shared_address(&bars[stage]), (stores / kRingStages) & 1);
+    bulk_store(destination[stage], ring + stage * kPieceBytes, kPieceBytes);
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+    ++stores;
+  };
+  constexpr int kClaim = 4;
+  for (int layer = a.layer_begin; layer < a.layer_end; ++layer) {
+    long long begin, items;
+    list_range(a, layer, begin, items);
+    if (*reinterpret_cast<volatile int*>(&a.cursor[layer]) >= items) continue;
+    while (!stopped(a)) {
+      int first = atomicAdd(&a.cursor[layer], kClaim);
+      if (first >= items) break;
+      int last = min(static_cast<long long>(first + kClaim), items);
+      for (int item = first; item < last; ++item) {
+        Piece p = locate(a, layer, begin, item);
+        if (loads - stores == kRingStages - 1) store_oldest();
+        // The stage to fill was stored kRingStages - (loads - stores) groups ago.
+        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+        int stage = loads % kRingStages;
+        destination[stage] = p.to;
+        barrier_expect(shared_address(&bars[stage]), kPieceBytes);
+        bulk_load(ring + stage * kPieceBytes, p.from, kPieceBytes, shared_address(&bars[stage]));
+        ++loads;
+      }
+    }
+  }
+  while (stores < loads) store_oldest();
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  if (loads) atomicAdd(a.moved, loads);
+}
+
+// Staged transport: units that the host packed in list order, now in a device buffer.
+__global__ void __launch_bounds__(256) scatter_units(const GatherArgs a, const char* staged) {
+  const int lane = threadIdx.x & 31;
+  const int warps = gridDim.x * (blockDim.x >> 5);
+  long long begin, items;
+  list_range(a, a.layer_begin, begin, items);
+  unsigned long long moved = 0;
+  for (long long item = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); item < items;
+       item += warps) {
+    Piece p = locate(a, a.layer_begin, begin, item);
+    const uint4* from = reinterpret_cast<const uint4*>(staged + item * kPieceBytes) + lane;
+    uint4* to = reinterpret_cast<uint4*>(p.to) + lane;
+#pragma unroll
+    for (int i = 0; i < 16; ++i) to[i * 32] = from[i * 32];
+    ++moved;
+  }
+  if (lane == 0 && moved) atomicAdd(a.moved, moved);
+}
+
+struct MirrorArgs {
+  const char* pool;           // this layer's units
+  char* host;                 // device alias of the pinned pool or of the mirror ring
+  const int* position;        // [batch]
+  unsigned long long* mirrored;
+  long long logical_base, request_stride, pair_stride, host_units;
+  int ring_units;             // > 0: write to a ring (shared host units must keep their stamps)
+  int pairs, heads, unit_bytes, block_tokens, slots_per_pair, local_slot, aliased;
+};
+
+// Copy blocks that this step completed to the host; one warp per (request, KV head).
+__global__ void __launch_bounds__(256) mirror_blocks(const MirrorArgs a) {
+  const int lane = threadIdx.x & 31;
+  const int warps = gridDim.x * (blockDim.x >> 5);
+  for (int pair = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); pair < a.pairs;
+       pair += warps) {
+    int request = pair / a.heads, head = pair % a.heads;
+    int position = a.position[request];
+    if (position % a.block_tokens != a.block_tokens - 1) continue;
+    int block = position / a.block_tokens;
+    long long unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot + (block & 1);
+    long long home = a.logical_base + request * a.request_stride + head * a.pair_stride + block;
+    long long at = a.ring_units ? home % a.ring_units : place_unit(home, a.host_units, a.aliased);
+    const uint4* from = reinterpret_cast<const uint4*>(a.pool + unit * a.unit_bytes);
+    uint4* to = reinterpret_cast<uint4*>(a.host + at * a.unit_bytes);
+    for (int i = lane; i < a.unit_bytes / 16; i += 32) to[i] = from[i];
+    if (lane == 0) atomicAdd(a.mirrored, 1ull);
+  }
+}
+
+__device__ __forceinline__ uint32_t mix32(uint32_t x) {
+  x = (x ^ (x >> 16)) * 0x7FEB352Du;
+  x = (x ^ (x >> 15)) * 0x846CA68Bu;
+  return x ^ (x >> 16);
+}
+
+// Content of element e of unit u (twin: gpu_exec/stamps.py).
+__device__ __forceinline__ uint16_t stamp_element(unsigned long long unit, int e) {
+  uint32_t seed = mix32(static_cast<uint32_t>(unit) ^ static_cast<uint32_t>(unit >> 32));
+  uint32_t bits = e < 8 ? static_cast<uint32_t>(unit >> (8 * e)) & 255u
+                        : mix32(seed + static_cast<uint32_t>(e) * 0x9E3779B9u) & 255u;
+  return static_cast<uint16_t>(((bits >> 7) << 15) | 0x3F00u | (bits & 0x7Fu));
+}
+
+__global__ void fill_stamps(uint16_t* out, long long first_unit, long long units, int elements) {
+  long long n = units * elements;
+  for (long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x; i < n;
+       i += static_cast<long long>(gridDim.x) * blockDim.x)
+    out[i] = stamp_element(first_unit + i / elements, static_cast<int>(i % elements));
+}
+
+// Check every byte of the units that the list put into the pool; one warp per move.
+__global__ void check_stamps(const GatherArgs a, unsigned long long* checked,
+                             unsigned long long* wrong) {
+  const int lane = threadIdx.x & 31;
+  const int warps = gridDim.x * (blockDim.x >> 5);
+  long long begin, items;
+  list_range(a, a.layer_begin, begin, items);
+  long long count = items / (a.unit_bytes / kPieceBytes);
+  for (long long i = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); i < count; i += warps) {
+    long long unit = a.source[begin + i];
+    const uint16_t* data = reinterpret_cast<const uint16_t*>(
+        a.pool + a.layer_begin * a.layer_bytes +
+        static_cast<long long>(a.target[begin + i]) * a.unit_bytes);
+    bool bad = false;
+    for (int e = lane; e < a.unit_bytes / 2; e += 32) bad |= data[e] != stamp_element(unit, e);
+    bad = __any_sync(kFull, bad);
+    if (lane == 0) {
+      atomicAdd(checked, 1ull);
+      if (bad) atomicAdd(wrong, 1ull);
+    }
+  }
+}
+
+struct BeginArgs {
+  int* step;                 // counts executed steps
+  int* phase;                // step modulo the length of the list
+  int* position;             // [batch] of this step
+  const int* positions;      // [steps][batch]
+  int* cursor;               // [layers]
+  int* stop;
+  long long* select_bounds;  // [layers][2], ends reset to the begins
+  int steps, batch, layers;
+};
+
+// Open a step: choose positions, reset cursors and published lists.
+__global__ void begin_step(const BeginArgs a) {
+  __shared__ int phase;
+  if (threadIdx.x == 0) {
+    int step = *a.step + 1;
+    *a.step = step;
+    phase = step % a.steps;
+    *a.phase = phase;
+    *a.stop = -1;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < a.batch; i += blockDim.x)
+    a.position[i] = a.positions[static_cast<long long>(phase) * a.batch + i];
+  for (int i = threadIdx.x; i < a.layers; i += blockDim.x) {
+    a.cursor[i] = 0;
+    if (a.select_bounds) a.select_bounds[2 * i + 1] = a.select_bounds[2 * i];
+  }
+}
+
+__global__ void set_flag(int* flag, int value) { *reinterpret_cast<volatile int*>(flag) = value; }
+
+// Hold a stream back for a while (fault injection in tests).
+__global__ void delay(long long nanoseconds) {
+  long long start, now;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
+  do {
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
+    __nanosleep(200);
+  } while (now - start < nanoseconds);
+}
+
+}  // namespace oasis
