@@ -43,11 +43,15 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 class LazyGroup(click.Group):
     """Import the module of a command when that command is asked for, not before."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Name every command in the order of the table."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
         """Load one command, None when it is unknown."""
         if cmd_name not in COMMANDS:
             return None
@@ -62,7 +66,11 @@ class LazyGroup(click.Group):
             ctx.fail(unknown_command(args[0]))
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        formatter: click.HelpFormatter,
+    ) -> None:
         """Write the table of commands without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])

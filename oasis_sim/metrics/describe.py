@@ -54,7 +54,9 @@ def _sparse_parts(scheme: Scheme) -> dict[str, Any]:
         "fetch_ratio": 1.0 if ratio is None else ratio,
         "pool_tokens": scheme.pool_blocks * scheme.block_tokens,
     }
-    return parts if scheme.offload else {**dict.fromkeys(parts), "block_tokens": scheme.block_tokens}
+    return (
+        parts if scheme.offload else {**dict.fromkeys(parts), "block_tokens": scheme.block_tokens}
+    )
 
 
 def describe_traces(scenario: Scenario) -> dict[str, Any]:

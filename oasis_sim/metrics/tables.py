@@ -82,9 +82,7 @@ def requests_table(requests: RequestLog) -> Table:
         ("generated_tokens", _integers(requests.generated_tokens)),
         ("preemptions", _integers(requests.preemptions)),
     ]
-    columns += [
-        (name, [None if v < 0 else v for v in values.tolist()]) for name, values in times
-    ]
+    columns += [(name, [None if v < 0 else v for v in values.tolist()]) for name, values in times]
     return Table(tuple(columns))
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy.typing as npt
 import yaml
 
 from oasis_sim.engine.scenario import Scenario
@@ -97,7 +98,7 @@ def read_config(path: str | Path) -> Config:
     recorded: dict[str, str] = {}
     if fields.has("fingerprints"):
         child = fields.child("fingerprints")
-        recorded = {name: child.text(name) for name in child.keys()}
+        recorded = {name: child.text(name) for name in child.keys()}  # noqa: SIM118 - no mapping
     fields.finish()
     return Config(spec, document.file, recorded)
 
@@ -138,10 +139,17 @@ def _read_load(fields: Fields) -> LoadSpec:
     )
 
 
-def check_fingerprints(config: Config, scenario: Scenario) -> None:
-    """Raise InputError when an input is not the one that the config was written with."""
+def check_fingerprints(
+    config: Config, scenario: Scenario, *, except_for: Collection[str] = ()
+) -> None:
+    """Raise InputError when an input is not the one that the config was written with.
+
+    `except_for` names kinds of input (profile, model, workload, trace) that were replaced.
+    """
     now = fingerprints(scenario)
     for name, recorded in config.fingerprints.items():
+        if name.partition("_")[0] in except_for:
+            continue
         if name in now and now[name] != recorded:
             raise InputError(
                 "this input has changed since the file was written",
@@ -178,7 +186,7 @@ def _workload_digest(workload: Workload) -> str:
 
 def _trace_digest(trace: AttentionTrace) -> str:
     parts = [json.dumps(dict(trace.meta), sort_keys=True, default=str).encode()]
-    arrays = [trace.position, trace.token, trace.use_order]
+    arrays: list[npt.NDArray[Any]] = [trace.position, trace.token, trace.use_order]
     for group in (trace.pred_order, trace.accepted, trace.draft_token):
         arrays += [group[name] for name in sorted(group)]
     if trace.mass is not None:

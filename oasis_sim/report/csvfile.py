@@ -37,9 +37,7 @@ def flatten(value: Any, path: str = "") -> list[tuple[str, Any]]:
         items = [(str(index), item) for index, item in enumerate(value)]
     else:
         return [(path, value)]
-    return [
-        leaf for key, item in items for leaf in flatten(item, f"{path}.{key}" if path else key)
-    ]
+    return [leaf for key, item in items for leaf in flatten(item, f"{path}.{key}" if path else key)]
 
 
 def _cell(value: Any) -> Any:

@@ -27,7 +27,7 @@ SCHEDULE_NAME = "schedule.npz"
 LOG_NAME = "run.log"
 
 
-def json_text(value: Mapping[str, Any]) -> str:
+def json_text(value: Any) -> str:
     """Return JSON for people and programs: indented, UTF-8, never NaN."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 

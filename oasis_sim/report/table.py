@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import IO
 
 from rich.console import Console
@@ -30,6 +31,17 @@ def print_view(view: View, stream: IO[str]) -> None:
         console.print(Padding(_grid(section, width, values), (0, 0, 1, 2)))
     for note in view.notes:
         console.print(Text(plain(note), style="dim"))
+
+
+def print_rows(rows: Sequence[Sequence[object]], stream: IO[str]) -> None:
+    """Print rows as columns under the first of them."""
+    header, *body = [[plain(str(cell)) for cell in row] for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in header:
+        table.add_column(Text(title), header_style="bold", overflow="fold")
+    for row in body:
+        table.add_row(*(Text(cell) for cell in row))
+    console_for(stream).print(table)
 
 
 def console_for(stream: IO[str]) -> Console:

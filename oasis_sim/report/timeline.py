@@ -84,7 +84,8 @@ LOOKS: Mapping[str, Look] = MappingProxyType(
 
 def write_timeline(result: RunResult) -> str:
     """Return the JSON text of a run's timeline; raise RunFailed if slices of a track overlap."""
-    slices = [*step_slices(result.steps, result.slices), *result.slices]
+    recorded = result.slices
+    slices = [*step_slices(result.steps, recorded), *recorded, *waiting_slices(recorded)]
     check_no_overlap(slices)
     used = {item.track for item in slices}
     tracks = [name for name in TRACKS if name in used]
@@ -94,7 +95,7 @@ def write_timeline(result: RunResult) -> str:
     document = {
         "displayTimeUnit": "ns",
         "otherData": _about(result),
-        "traceEvents": [event for event in events if event],
+        "traceEvents": [event for event in events if event is not None],
     }
     return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
 
@@ -133,17 +134,38 @@ def check_no_overlap(slices: Iterable[Slice]) -> None:
         ends[item.track] = item.end_ps
 
 
+def waiting_slices(slices: Iterable[Slice]) -> list[Slice]:
+    """Return where compute stood still between a layer's QKV and its attention.
+
+    The pipeline puts nothing between the two but the wait for the layer's transfer.
+    """
+    qkv_end: dict[tuple[Any, Any], int] = {}
+    found = []
+    for item in slices:
+        if item.track != "compute" or "layer" not in item.args:
+            continue
+        place = (item.args.get("step"), item.args["layer"])
+        if stage_of(item) == "qkv":
+            qkv_end[place] = item.end_ps
+        elif stage_of(item) == "attention" and item.start_ps > qkv_end.get(place, item.start_ps):
+            args = {**item.args, "stage": "transfer_wait"}
+            found.append(Slice("compute", "wait", qkv_end[place], item.start_ps, args))
+    return found
+
+
+def stage_of(item: Slice) -> str:
+    """Return the stage that a slice shows; a link's slice stands for its link."""
+    if item.track in TRACKS and TRACKS[item.track].process == LINKS:
+        return item.track
+    return str(item.args.get("stage", item.name))
+
+
 def look_of(item: Slice) -> Look:
     """Return label and colour of a slice, its layer's number behind the label."""
     track = TRACKS.get(item.track)
-    known = LOOKS.get(item.track if item.track in LOOKS and track in _LINK_TRACKS else item.name)
-    colour = track.colour if track else GREY
-    look = known if known is not None else Look(plain(item.name), colour)
+    look = LOOKS.get(stage_of(item)) or Look(plain(item.name), track.colour if track else GREY)
     layer = item.args.get("layer")
     return look if layer is None else Look(f"{look.label} {layer}", look.colour)
-
-
-_LINK_TRACKS = tuple(track for track in TRACKS.values() if track.process == LINKS)
 
 
 def _names(lines: Mapping[str, int]) -> list[dict[str, Any]]:

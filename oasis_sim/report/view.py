@@ -132,9 +132,7 @@ def _spread(values: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _bound(summary: Summary) -> tuple[str, str]:
-    shares = {
-        name: share["share_of_steps"] for name, share in summary["step_bound"].items()
-    }
+    shares = {name: share["share_of_steps"] for name, share in summary["step_bound"].items()}
     present = sorted(
         ((share, name) for name, share in shares.items() if share), key=lambda pair: -pair[0]
     )
@@ -217,6 +215,7 @@ def _memory(summary: Summary) -> tuple[Row, ...]:
 
 def _working_set(summary: Summary) -> tuple[Row, ...]:
     residency, scenario = summary["residency"], summary["scenario"]
+    left = number(residency["deferred_blocks"])
     if residency["needed_blocks"] is None:
         return ()
     return (
@@ -228,8 +227,8 @@ def _working_set(summary: Summary) -> tuple[Row, ...]:
         Row(
             "Blocks fetched",
             number(residency["admitted_blocks"]),
-            f"cap {count(scenario['cap_blocks'])} of {count(scenario['budget_tokens'])} tokens / "
-            f"{count(scenario['block_tokens'])}; {number(residency['deferred_blocks'])} left behind",
+            f"at most {count(scenario['cap_blocks'])} of {count(scenario['budget_tokens'])} / "
+            f"{count(scenario['block_tokens'])}; {left} left behind",
         ),
     )
 
@@ -283,7 +282,8 @@ def _p99_note(summary: Summary) -> tuple[str, ...]:
     if not few:
         return ()
     fewest = min(few.values())
-    return (
+    text = (
         f"{MARK} p99 from too few samples ({count(fewest)}; {SAMPLES_FOR_P99} are needed): "
-        "read it as the largest value seen",
+        "read it as the largest value seen"
     )
+    return (text,)

@@ -1,0 +1,227 @@
+"""Options that several commands share, and how they become a scenario."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from oasis_sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from oasis_sim.engine.spec import LoadSpec, ScenarioSpec
+    from oasis_sim.scheme import Scheme
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+ENGINES = ("roofline", "vllm", "gpu_exec")
+PREDICTORS = ("draft", "previous", "current", "oracle")
+FORMATS = ("table", "json", "csv")
+WORKLOAD_FORMATS = ("mooncake", "azure", "burstgpt", "vidur", "bailian", "csv")
+MOST_TOKENS = 2**31 - 1
+MOST_REQUESTS = 10_000_000
+
+SCHEME_PARTS = {
+    "fetch_ratio": "fetch_ratio",
+    "cap_blocks": "cap_blocks",
+    "budget": "budget_tokens",
+    "pool": "pool_factor",
+    "block_size": "block_tokens",
+    "evict": "evict",
+}
+LOAD_OPTIONS = ("workload", "workload_format", "rate", "requests", "context", "output_tokens")
+
+
+class FiniteNumber(click.FloatRange):
+    """Accept a finite number within a range (NaN passes click's own comparison)."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Return the number or fail as usage."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+TOKENS = click.IntRange(1, MOST_TOKENS)
+
+SCENARIO_OPTIONS = (
+    click.option("--profile", metavar="NAME|FILE", help="Hardware profile.  [default: h100]"),
+    click.option(
+        "--trace",
+        metavar="NAME|FILE",
+        multiple=True,
+        help="Attention trace; repeat for several.  [default: aime.jsonl]",
+    ),
+    click.option(
+        "--model", metavar="NAME|FILE", help="Model or its config.json.  [default: qwen3-8b]"
+    ),
+    click.option("--scheme", metavar="NAME|FILE", help="KV cache scheme.  [default: oasis]"),
+    click.option(
+        "--engine", type=click.Choice(ENGINES), help="Engine cost model.  [default: vllm]"
+    ),
+    click.option(
+        "--fetch-ratio",
+        type=FiniteNumber(0, 1),
+        help="Blocks fetched per head, layer and step, as a share of the budget; 1 means all.",
+    ),
+    click.option("--cap-blocks", type=click.IntRange(0), help="The same as a number of blocks."),
+    click.option("--budget", type=TOKENS, help="Tokens attended per head (K)."),
+    click.option(
+        "--pool", type=FiniteNumber(1, 1024), help="Resident slots, as a multiple of the budget."
+    ),
+    click.option("--block-size", type=click.IntRange(1, 4096), help="Tokens per block."),
+    click.option("--evict", metavar="RULE", help="Eviction rule: least_recently_selected."),
+    click.option(
+        "--predictor",
+        metavar="NAME",
+        help=f"Who selects blocks: {', '.join(PREDICTORS)}, or a drafter of the trace.",
+    ),
+    click.option("--context", type=TOKENS, help="Prompt tokens.  [default: 16384]"),
+    click.option("--output-tokens", type=TOKENS, help="Tokens generated.  [default: 2048]"),
+    click.option(
+        "--concurrency",
+        type=click.IntRange(1, MOST_REQUESTS),
+        help="Most requests in the system at once.  [default: 128; none with arrivals]",
+    ),
+    click.option(
+        "--requests",
+        type=click.IntRange(1, MOST_REQUESTS),
+        help="Number of requests.  [default: twice the concurrency, or the whole file]",
+    ),
+    click.option(
+        "--rate", type=FiniteNumber(0, min_open=True), help="Random arrivals per second (Poisson)."
+    ),
+    click.option("--workload", metavar="FILE", help="Request file; name its format too."),
+    click.option(
+        "--workload-format", type=click.Choice(WORKLOAD_FORMATS), help="Format of that file."
+    ),
+    click.option("--tp", type=click.IntRange(1, 1024), help="GPUs per model.  [default: 1]"),
+    click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Seed.  [default: 0]"),
+    click.option(
+        "--steps", type=click.IntRange(1, MOST_TOKENS), help="Stop after this many steps."
+    ),
+)
+
+
+def scenario_options(command: Command) -> Command:
+    """Add the options that describe a scenario."""
+    for option in reversed(SCENARIO_OPTIONS):
+        command = option(command)
+    return command
+
+
+def output_options(command: Command) -> Command:
+    """Add `--format` and `--quiet`."""
+    command = click.option("--quiet", is_flag=True, help="No progress and notes.")(command)
+    return format_option(command)
+
+
+def format_option(command: Command) -> Command:
+    """Add `--format`."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(FORMATS),
+        default="table",
+        show_default=True,
+        help="What standard output carries.",
+    )(command)
+
+
+def spec_from(values: Mapping[str, Any], base: ScenarioSpec | None = None) -> ScenarioSpec:
+    """Return the scenario that options describe, on top of `base` (the default scenario)."""
+    from oasis_sim.engine.spec import ScenarioSpec
+
+    start = base or ScenarioSpec()
+    scheme, drafter = _scheme_from(values, start)
+    load = _load_from(values, start)
+    concurrency = _concurrency_from(values, start, load)
+    if base is None and load.kind == "closed_loop" and values["requests"] is None and concurrency:
+        load = replace(load, requests=2 * concurrency)
+    names = {
+        key: values[key]
+        for key in ("profile", "engine", "model", "tp", "seed")
+        if values[key] is not None
+    }
+    return replace(
+        start,
+        **names,
+        traces=values["trace"] or start.traces,
+        scheme=scheme,
+        drafter=drafter,
+        load=load,
+        concurrency=concurrency,
+        max_steps=start.max_steps if values["steps"] is None else values["steps"],
+    )
+
+
+def overridden_inputs(values: Mapping[str, Any]) -> set[str]:
+    """Return the kinds of input that options replace: they need not be as in a config file."""
+    replaced = {name for name in ("profile", "model", "trace") if values[name]}
+    if any(values[name] is not None for name in (*LOAD_OPTIONS, "seed")):
+        replaced.add("workload")
+    return replaced
+
+
+def _scheme_from(values: Mapping[str, Any], base: ScenarioSpec) -> tuple[Scheme, str | None]:
+    from oasis_sim.scheme import load_scheme, with_options
+
+    scheme = base.scheme if values["scheme"] is None else load_scheme(values["scheme"])
+    parts = {part: values[option] for option, part in SCHEME_PARTS.items()}
+    predictor, drafter = values["predictor"], base.drafter
+    if predictor is not None:
+        drafter = None if predictor in PREDICTORS else predictor
+        parts["predictor"] = "draft" if drafter else predictor
+    return with_options(scheme, **parts), drafter
+
+
+def _load_from(values: Mapping[str, Any], base: ScenarioSpec) -> LoadSpec:
+    from oasis_sim.engine.spec import CLOSED_LOOP, FILE, POISSON, LoadSpec
+
+    if values["workload"] is not None and values["rate"] is not None:
+        raise UsageError("--rate and --workload contradict each other: a file has its own arrivals")
+    old, file = base.load, values["workload"]
+    if file is None and old.kind == FILE and values["rate"] is None:
+        file = old.file
+    if file is not None:
+        return _file_load(values, old, file)
+    if values["workload_format"] is not None:
+        raise UsageError("--workload-format needs --workload FILE")
+    kept = LoadSpec() if old.kind == FILE else old
+    rate = kept.rate_per_s if values["rate"] is None else values["rate"]
+    return LoadSpec(
+        CLOSED_LOOP if rate is None else POISSON,
+        values["requests"] or kept.requests,
+        values["context"] or kept.context_tokens,
+        values["output_tokens"] or kept.output_tokens,
+        rate,
+    )
+
+
+def _file_load(values: Mapping[str, Any], old: LoadSpec, file: str) -> LoadSpec:
+    from oasis_sim.engine.spec import FILE, LoadSpec
+
+    for option in ("context", "output_tokens"):
+        if values[option] is not None:
+            name = option.replace("_", "-")
+            raise UsageError(f"--{name} and --workload contradict each other: the file says it")
+    file_format = values["workload_format"] or old.format
+    if file_format is None:
+        known = ", ".join(WORKLOAD_FORMATS)
+        raise UsageError(f"--workload needs --workload-format, one of {known}")
+    requests = values["requests"] or (old.requests if old.kind == FILE else None)
+    return LoadSpec(FILE, requests, None, None, file=file, format=file_format)
+
+
+def _concurrency_from(values: Mapping[str, Any], base: ScenarioSpec, load: LoadSpec) -> int | None:
+    if values["concurrency"] is not None:
+        return int(values["concurrency"])
+    return base.concurrency if load.kind == base.load.kind else None

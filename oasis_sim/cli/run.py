@@ -1,0 +1,181 @@
+"""`oasis-sim run`: simulate one scenario, print the result, write the run directory."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oasis_sim.cli.options import (
+    output_options,
+    overridden_inputs,
+    scenario_options,
+    spec_from,
+)
+from oasis_sim.cli.terminal import note, progress_bar
+from oasis_sim.text import plain
+
+if TYPE_CHECKING:
+    from oasis_sim.engine.result import RunResult
+    from oasis_sim.engine.scenario import Scenario
+    from oasis_sim.engine.spec import ScenarioSpec
+
+RUNS = Path("runs")
+HASH_CHARACTERS = 10
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--config", metavar="FILE", help="Start from the config.yaml of a run; options override it."
+)
+@scenario_options
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="Run directory.  [default: runs/NAME-HASH, the same for the same scenario]",
+)
+@click.option("--force", is_flag=True, help="Replace an earlier run in that directory.")
+@output_options
+def run(**values: Any) -> None:
+    """Simulate a scenario and write a run directory.
+
+    Without options: OasisKV decoding Qwen3-8B on one H100, 128 requests at once, each with a
+    context of 16,384 tokens and 2,048 tokens to generate.
+    """
+    from oasis_sim.engine import simulate
+    from oasis_sim.metrics import check_conservation, summarise
+    from oasis_sim.report.config import write_config
+    from oasis_sim.report.directory import run_files
+
+    started = time.time()
+    quiet = values["quiet"]
+    spec, scenario = load(values)
+    config = write_config(spec, scenario)
+    place = RunPlace.choose(values["out"], values["force"], scenario, config)
+    show_warnings(scenario, quiet)
+    with progress_bar("simulating", quiet) as progress:
+        result = simulate(scenario, progress)
+    check_conservation(result)
+    summary = summarise(result)
+    place.write(run_files(result, config, summary), log_of(result, started), quiet)
+    show(summary, values["output_format"])
+
+
+def load(values: Mapping[str, Any]) -> tuple[ScenarioSpec, Scenario]:
+    """Return the scenario of the options, by name and loaded."""
+    from oasis_sim.report.config import check_fingerprints, read_config
+
+    if values["config"] is None:
+        spec = spec_from(values)
+        return spec, spec.scenario()
+    config = read_config(values["config"])
+    spec = spec_from(values, config.spec)
+    scenario = spec.scenario()
+    check_fingerprints(config, scenario, except_for=overridden_inputs(values))
+    return spec, scenario
+
+
+@dataclass(frozen=True)
+class RunPlace:
+    """Say where a run is written; settled before it is simulated.
+
+    A place that the user named is refused when it is taken, unless `force`. The default place
+    follows from the scenario: an earlier run of the same scenario there is kept when its bytes are
+    the same, and replaced when nothing else lies in it.
+    """
+
+    path: Path
+    named: bool
+    force: bool
+
+    @classmethod
+    def choose(cls, out: str | None, force: bool, scenario: Scenario, config: str) -> RunPlace:
+        """Return the place of a run; raise UsageError when it is taken."""
+        from oasis_sim.fileio import AtomicDirectory
+        from oasis_sim.report.directory import is_whole_run
+
+        if out is not None:
+            AtomicDirectory(out, force=force)
+            return cls(Path(out), named=True, force=force)
+        path = RUNS / default_name(scenario, config)
+        AtomicDirectory(path, force=True)
+        return cls(path, named=False, force=force or is_whole_run(path))
+
+    def write(self, files: Mapping[str, bytes], log: str, quiet: bool) -> None:
+        """Write the run directory and say where it is."""
+        from oasis_sim.report.directory import holds_same_run, write_run
+
+        if not self.named and holds_same_run(self.path, files):
+            note(f"run directory: {self.path} (there already, with the same bytes)", quiet)
+            return
+        write_run(self.path, files, log, force=self.force)
+        note(f"run directory: {self.path}", quiet)
+
+
+def default_name(scenario: Scenario, config: str) -> str:
+    """Return a directory name that is the same for the same scenario."""
+    from oasis_sim import __version__
+
+    digest = hashlib.sha256(f"{__version__}\n{config}".encode()).hexdigest()
+    parts = (scenario.scheme.name, scenario.model.name, scenario.profile.name)
+    words = re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-.")[:80]
+    return f"{words}-{digest[:HASH_CHARACTERS]}"
+
+
+def show_warnings(scenario: Scenario, quiet: bool) -> None:
+    """Tell what the readers dropped or assumed, and what requests were read from a file."""
+    workload = scenario.workload
+    if workload.format not in ("closed_loop", "poisson"):
+        note(workload.summary, quiet)
+    for trace in scenario.traces:
+        for text in trace.warnings:
+            note(f"{trace.name}: {text}", quiet)
+    for text in workload.warnings:
+        note(text, quiet)
+
+
+def show(summary: Mapping[str, Any], output_format: str) -> None:
+    """Print a summary on standard output."""
+    if output_format == "json":
+        from oasis_sim.report.directory import json_text
+
+        sys.stdout.write(json_text(summary))
+    elif output_format == "csv":
+        from oasis_sim.report.csvfile import write_summary
+
+        sys.stdout.write(write_summary(summary))
+    else:
+        from oasis_sim.report.table import print_view
+        from oasis_sim.report.view import view_of
+
+        print_view(view_of(summary), sys.stdout)
+
+
+def log_of(result: RunResult, started: float) -> str:
+    """Return the text of `run.log`: when, where and how fast; no result depends on it."""
+    import platform
+
+    import numpy as np
+
+    from oasis_sim import __version__
+
+    wall_s = time.time() - started
+    tokens = int(result.steps.output_tokens.sum())
+    lines = {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "wall_s": f"{wall_s:.3f}",
+        "simulated_output_tokens_per_wall_s": f"{tokens / wall_s:.0f}",
+        "command": plain(" ".join(sys.argv)),
+        "oasis_sim": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+    }
+    return "".join(f"{name}: {value}\n" for name, value in lines.items())

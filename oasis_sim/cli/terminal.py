@@ -1,0 +1,52 @@
+"""Standard error: notes, and a progress bar where a person is watching."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+from oasis_sim.text import one_line
+
+SECONDS_BETWEEN_UPDATES = 0.1
+
+Progress = Callable[[int, int], None]
+
+
+def note(text: str, quiet: bool = False) -> None:
+    """Print one line on standard error, unless quiet."""
+    if not quiet:
+        click.echo(one_line(text), err=True)
+
+
+@contextmanager
+def progress_bar(title: str, quiet: bool = False) -> Iterator[Progress | None]:
+    """Give a callback `(done, total)` that draws a bar, or None where nobody watches."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False) as bar:
+        task = bar.add_task(title, total=None)
+        last = 0.0
+
+        def advance(done: int, total: int) -> None:
+            nonlocal last
+            now = time.monotonic()
+            if now - last >= SECONDS_BETWEEN_UPDATES or done >= total:
+                last = now
+                bar.update(task, completed=done, total=total, refresh=True)
+
+        yield advance

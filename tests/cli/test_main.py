@@ -1,0 +1,157 @@
+"""The frame of the command line: help, errors in one line, exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+
+from oasis_sim import __version__
+from oasis_sim.cli.main import COMMANDS, main, report_failure
+from oasis_sim.errors import (
+    GpuUnavailable,
+    InputError,
+    OasisError,
+    RunFailed,
+    TargetMissed,
+    UsageError,
+)
+
+HEAVY = ("numpy", "numba", "torch", "pandas", "matplotlib", "scipy", "rich", "yaml")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_table_can_be_loaded(name: str) -> None:
+    """A name in the table leads to a click command."""
+    module, attribute = COMMANDS[name][0].split(":")
+    assert isinstance(getattr(importlib.import_module(module), attribute), click.Command)
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The overview goes to standard output and ends well."""
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in COMMANDS)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """Help must be quick, so it may not load what only a command needs."""
+    code = (
+        "import sys; from oasis_sim.cli.main import main; main(['--help']); "
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_answers_at_once() -> None:
+    """Help comes within 0.3 s (the best of five, as machines have other things to do)."""
+    command = [sys.executable, "-c", "from oasis_sim.cli.main import main; main(['--help'])"]
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        subprocess.run(command, capture_output=True, check=True)
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.3
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    """The version names the program."""
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"oasis-sim {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RunFailed("x"), 1),
+        (UsageError("x"), 2),
+        (InputError("x"), 3),
+        (TargetMissed("x"), 4),
+        (GpuUnavailable("x"), 5),
+        (KeyError("x"), 1),
+        (MemoryError(), 1),
+        (OSError(28, "No space left on device", "/there"), 1),
+        (click.Abort(), 130),
+        (click.UsageError("x"), 2),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code_and_one_line(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scripts tell failures apart by the code, people by the line."""
+    try:
+        raise error
+    except Exception as caught:  # noqa: BLE001 - any kind is the point
+        assert report_failure(caught) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("oasis-sim: error: ")
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_interrupt_ends_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Control-C is neither success nor a crash."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("oasis_sim.cli.main.cli.main", interrupt)
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "oasis-sim: error: interrupted\n"
+
+
+def test_a_message_over_several_lines_becomes_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Several mistakes of a file, and hostile names, stay on one harmless line."""
+    report_failure(OasisError("two mistakes:\n  first\n  second \x1b[31mred"))
+    assert capsys.readouterr().err == (
+        "oasis-sim: error: two mistakes: first second \\x1b[31mred\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["rum"], "did you mean 'run'?"),
+        (["--nonsense"], "--nonsense"),
+        (["run", "--concurrency", "0"], "oasis-sim run --help"),
+        (["run", "--fetch-ratio", "nan"], "finite"),
+        (["run", "--fetch-ratio", "1.5"], "0<=x<=1"),
+        (["run", "--rate", "0"], "x>0"),
+        (["run", "--engine", "vlllm"], "roofline"),
+        (["schemes", "--format", "xml"], "json"),
+        (["run", "surplus"], "surplus"),
+    ],
+)
+def test_wrong_usage_is_one_line_with_code_2(
+    arguments: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line says what is wrong and where help is."""
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert hint in shown.err
+    assert len(shown.err.splitlines()) == 1
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    """`oasis-sim ... | head -1` ends quietly."""
+    command = f"{sys.executable} -m oasis_sim.cli.main schemes show oasis | head -1"
+    script = f"set -o pipefail; {command}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+    assert done.returncode == 0
+
+
+def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who types only the name wants to know what there is."""
+    main([])
+    shown = capsys.readouterr()
+    assert "run" in shown.out + shown.err

@@ -1,0 +1,152 @@
+"""What the planner reads: loud about synthetic data, quiet about markup."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from oasis_sim.engine.result import RunResult
+from oasis_sim.metrics import summarise
+from oasis_sim.report.csvfile import flatten, write_rows, write_summary
+from oasis_sim.report.numbers import gigabytes, number, percent
+from oasis_sim.report.table import print_rows, print_view
+from oasis_sim.report.view import view_of
+from oasis_sim.scheme import load_scheme
+from tests.factories import tiny_requests, tiny_result, tiny_scenario, tiny_trace
+
+HOSTILE = "[red]x[/red] \x1b[31m\x07\u202e=cmd"
+
+
+def text_of(result: RunResult) -> str:
+    """Return the table of a run as it is printed off a terminal."""
+    stream = io.StringIO()
+    print_view(view_of(summarise(result)), stream)
+    return stream.getvalue()
+
+
+def test_the_table_answers_what_a_planner_asks() -> None:
+    """Throughput, TPOT, batch, PCIe against its limit, bound, memory and proxies are there."""
+    text = text_of(tiny_result())
+    for piece in (
+        "33.33 tokens/s",
+        "TPOT",
+        "Running batch",
+        "Host to GPU",
+        "GB/s by sm_gather (nominal 64)",
+        "compute 75.0 %",
+        "prefill 25.0 %",
+        "weights 16.0 GB",
+        "Attention mass (proxy)",
+        "two requests only",
+    ):
+        assert piece in " ".join(text.split()), piece
+
+
+def test_a_synthetic_trace_is_announced() -> None:
+    """Nobody may take a generated trace for a recording."""
+    assert "SYNTHETIC" in text_of(tiny_result())
+
+
+def test_a_recorded_trace_is_not_called_synthetic() -> None:
+    """The warning is for generated traces only."""
+    recorded = tiny_scenario(traces=(tiny_trace("recorded"),))
+    assert "SYNTHETIC" not in text_of(tiny_result(scenario=recorded))
+
+
+def test_quality_is_called_a_proxy_and_never_accuracy() -> None:
+    """Each line about quality carries the word proxy."""
+    summary = summarise(tiny_result())
+    section = next(s for s in view_of(summary).sections if "Quality" in s.title)
+    assert section.rows
+    assert all("proxy" in row.label for row in section.rows)
+
+
+def test_p99_of_few_requests_is_marked() -> None:
+    """Two requests have no p99 worth the name, and the table says why."""
+    text = text_of(tiny_result())
+    assert "p99 60*" in text
+    assert "459 are needed" in text
+
+
+def test_hostile_names_are_text() -> None:
+    """Markup, escapes and direction overrides of a name are shown, not obeyed."""
+    model = replace(tiny_scenario().model, name=HOSTILE)
+    trace = tiny_trace("synthetic", HOSTILE)
+    text = text_of(tiny_result(scenario=tiny_scenario(model=model, traces=(trace,))))
+    assert "[red]x[/red]" in text.replace("\n", "")
+    assert not {"\x1b", "\x07", "\u202e"} & set(text)
+
+
+def test_a_dense_run_has_no_working_set_and_no_proxies() -> None:
+    """Sections with nothing to say are left out."""
+    result = tiny_result(scenario=tiny_scenario(scheme=load_scheme("dense"), traces=()))
+    steps = replace(result.steps, sparse_rows=np.zeros(4, dtype=np.int32))
+    text = text_of(replace(result, steps=steps))
+    assert "Working set" not in text
+    assert "no trace" in text
+
+
+def test_requests_that_did_not_finish_are_told() -> None:
+    """Rejected and waiting requests are counted where one looks for them."""
+    text = text_of(tiny_result(requests=tiny_requests(status=np.array([1, 3], dtype=np.uint8))))
+    assert "0 of 2" in text
+    assert "1 rejected, 1 waiting at the end" in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (0.04321, "0.0432"),
+        (0.5, "0.500"),
+        (4.839, "4.84"),
+        (127.63, "127.6"),
+        (2083.4, "2,083"),
+    ],
+)
+def test_numbers_keep_about_four_digits(value: float | None, text: str) -> None:
+    """Figures are as precise as they are useful."""
+    assert number(value) == text
+
+
+def test_units_of_sizes_and_shares() -> None:
+    """Sizes are decimal GB, shares per cent, nothing is a dash."""
+    assert gigabytes(65_500_000_000) == "65.5 GB"
+    assert percent(0.5312) == "53.1 %"
+    assert (gigabytes(None), percent(None)) == ("-", "-")
+
+
+@pytest.mark.parametrize("formula", ["=1+1", "+1", "-1+2", "@SUM(A1)", " =1"])
+def test_csv_never_holds_a_formula(formula: str) -> None:
+    """A spreadsheet shows hostile texts instead of running them."""
+    cell = next(csv.reader(io.StringIO(write_rows([[formula]]))))[0]
+    assert cell == f"'{formula}"
+
+
+def test_csv_keeps_negative_numbers_and_quotes_commas() -> None:
+    """Only texts are neutralised; numbers and separators stay what they are."""
+    assert write_rows([[-1, "a,b", None, True]]) == '-1,"a,b",,true\n'
+
+
+def test_csv_of_a_summary_names_every_leaf() -> None:
+    """Each number of the JSON has its dotted path."""
+    summary = summarise(tiny_result())
+    rows = list(csv.reader(io.StringIO(write_summary(summary))))
+    assert rows[0] == ["metric", "value"]
+    assert len(rows) == 1 + len(flatten(summary))
+    assert ["latency.tpot_ms.mean", "60.0"] in rows
+
+
+def test_rows_are_printed_as_columns() -> None:
+    """Lists of the catalogue line up under their header."""
+    stream = io.StringIO()
+    print_rows([("name", "value"), ("[b]x", 1)], stream)
+    assert [line.split() for line in stream.getvalue().splitlines()] == [
+        ["name", "value"],
+        ["[b]x", "1"],
+    ]
