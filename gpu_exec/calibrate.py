@@ -1,0 +1,295 @@
+"""Calibration: micro-benchmarks of one card become the cost model of the engine `gpu_exec`.
+
+Every number comes from kernels that run alone or in pairs; no whole step with transfers is ever
+fitted (those are what `validate` judges by). Batches and contexts here do not occur there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpu_exec.fit import Line, curve, line_through, share, slowdown
+from gpu_exec.probes import (
+    ATTENTION,
+    DRAFT,
+    LINEAR,
+    SCAN,
+    SELECTION,
+    TRANSFER,
+    Bench,
+    GapProbe,
+    Notebook,
+    StepProbe,
+)
+from oasis_sim.engine.costs import CostModel
+from oasis_sim.hardware import (
+    EngineCosts,
+    HardwareProfile,
+    Launch,
+    Prefill,
+    Selection,
+    Slowdown,
+    Transport,
+)
+from oasis_sim.model import ModelShape
+from oasis_sim.scheme import Scheme, load_scheme, with_options
+from oasis_sim.units import PS_PER_S
+
+PS_PER_MS = 10**9
+LINEAR_BATCHES = (4, 12, 24, 44, 60, 72, 88, 104, 120, 144, 176, 200)
+ATTENTION_BATCHES = (4, 12, 24, 56, 112, 176)
+DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144))
+SCAN_POINTS = ((12, 12_288), (24, 24_576), (56, 12_288), (88, 24_576), (144, 12_288))
+SELECTION_POINTS = ((12, 6_144), (12, 24_576), (112, 6_144), (112, 24_576))
+PAIR_BATCHES = (24, 56, 88, 120)
+TRANSFER_BATCH = 24
+UNIT_BLOCKS = (16, 32, 64)
+# Blocks per row, head and layer of the two points of each line: fast ways move more.
+TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (0.5, 2.0), "naive": (0.5, 2.0)}
+OVERLAP_SHARE = 0.7
+NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "copy_engine": (56, 120), "naive": (56, 120)}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Hold what calibration cannot measure on one card and takes from the base profile."""
+
+    prefill: Prefill
+    collective_ps: int
+    hbm_share: float
+    reserved_bytes: int
+
+
+class Calibration:
+    """Measure one card with a bench and derive the cost model; `profile` gives the limits."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        notebook: Notebook,
+        profile: HardwareProfile,
+        model: ModelShape,
+        kept: Kept,
+    ) -> None:
+        self._bench = bench
+        self._book = notebook
+        self._profile = profile
+        self._model = model
+        self._kept = kept
+        self._scheme = load_scheme("oasis")
+        self._gap_ms = notebook.ms(GapProbe())
+
+    def costs(self, source: str) -> EngineCosts:
+        """Run every probe and return the cost model."""
+        whole = {name: self._transport(name) for name in TRANSFER_COUNTS}
+        return EngineCosts(
+            name="gpu_exec",
+            source=source,
+            linear_efficiency=curve([self._linear_point(b) for b in LINEAR_BATCHES]),
+            attention_efficiency=curve([self._attention_point(b) for b in ATTENTION_BATCHES]),
+            dense_attention_efficiency=curve([self._dense_point(*p) for p in DENSE_POINTS]),
+            scan_efficiency=curve([self._scan_point(*p) for p in SCAN_POINTS]),
+            selection=self._selection(),
+            draft_layers=self._draft_layers(),
+            launch=self._launch(),
+            prefill=self._kept.prefill,
+            collective_ps=self._kept.collective_ps,
+            transports=whole,
+            prediction_slowdown=self._neighbour(SCAN),
+            selection_slowdown=self._neighbour(SELECTION),
+            hbm_share=self._kept.hbm_share,
+            reserved_bytes=self._kept.reserved_bytes,
+        )
+
+    # Ideal times -----------------------------------------------------------------------------
+
+    def _cost(self, scheme: Scheme) -> CostModel:
+        return CostModel(self._profile, "roofline", self._model, scheme, 1)
+
+    def _ideal_linear_ms(self, rows: int) -> float:
+        cost = self._cost(self._scheme)
+        layer = cost.linear_ps(cost.share.qkv, rows) + cost.linear_ps(cost.share.output_ffn, rows)
+        total = self._model.layers * layer + cost.linear_ps(cost.share.lm_head, rows)
+        return total / PS_PER_MS
+
+    def _read_ms(self, layer_bytes: float) -> float:
+        """Return the ideal time to read these bytes in every layer."""
+        return 1e3 * self._model.layers * layer_bytes / self._profile.gpu.hbm_bytes_per_s
+
+    # Single kernels --------------------------------------------------------------------------
+
+    def _gaps_ms(self, nodes_per_layer: int) -> float:
+        return self._gap_ms * nodes_per_layer * self._model.layers
+
+    def _net_ms(self, probe: StepProbe, nodes_per_layer: int) -> float:
+        """Return a probe's time without launch gaps (never below half of it)."""
+        time = self._book.ms(probe)
+        return max(0.5 * time, time - self._gaps_ms(nodes_per_layer))
+
+    def _linear_ms(self, batch: int) -> float:
+        return self._net_ms(StepProbe((LINEAR,), batch), self._bench.nodes.linear)
+
+    def _linear_point(self, batch: int) -> tuple[float, float]:
+        rows = 2 * batch
+        return float(rows), share(self._ideal_linear_ms(rows), self._linear_ms(batch))
+
+    def _attention_point(self, batch: int) -> tuple[float, float]:
+        cost = self._cost(self._scheme)
+        size = batch * self._scheme.attended_tokens_max * cost.share.kv_bytes_layer
+        measured = self._net_ms(StepProbe((ATTENTION,), batch), self._bench.nodes.attention)
+        return float(size), share(self._read_ms(size), measured)
+
+    def _dense_point(self, batch: int, context: int) -> tuple[float, float]:
+        size = batch * context * self._cost(self._scheme).share.kv_bytes_layer
+        probe = StepProbe((ATTENTION,), batch, context, dense=True)
+        return float(size), share(self._read_ms(size), self._net_ms(probe, 1))
+
+    def _scan_point(self, batch: int, context: int) -> tuple[float, float]:
+        blocks = context // self._scheme.block_tokens
+        size = batch * blocks * self._cost(self._scheme).scan_bytes_per_block()
+        measured = self._book.ms(StepProbe((SCAN,), batch, context))
+        return float(size), share(self._read_ms(size), measured)
+
+    def _selection(self) -> Selection:
+        """Split selection's time into fixed, per head and per candidate block."""
+        heads = self._model.kv_heads
+        by_batch: dict[int, Line] = {}
+        for batch in sorted({b for b, _ in SELECTION_POINTS}):
+            points = [
+                (c // self._scheme.block_tokens, self._layer_ps(batch, c))
+                for b, c in SELECTION_POINTS
+                if b == batch
+            ]
+            by_batch[batch] = line_through([p[0] for p in points], [p[1] for p in points])
+        per_candidate = statistics.mean(
+            max(0.0, line.slope) / (batch * heads) for batch, line in by_batch.items()
+        )
+        fixed = [
+            self._layer_ps(b, c) - per_candidate * b * heads * c / self._scheme.block_tokens
+            for b, c in SELECTION_POINTS
+        ]
+        line = line_through([float(b * heads) for b, _ in SELECTION_POINTS], fixed)
+        return Selection(round(line.fixed), max(0.0, line.slope), per_candidate)
+
+    def _layer_ps(self, batch: int, context: int) -> float:
+        time = self._book.ms(StepProbe((SELECTION,), batch, context))
+        return time * PS_PER_MS / self._model.layers
+
+    def _draft_layers(self) -> float:
+        """Return the draft forward in units of one layer's linear time."""
+        ratios = []
+        for batch in (24, 88):
+            both = self._book.ms(StepProbe((LINEAR, DRAFT), batch))
+            extra = both - self._book.ms(StepProbe((LINEAR,), batch))
+            head = self._cost(self._scheme)
+            rows = 2 * batch
+            lm_head = head.linear_ps(head.share.lm_head, rows) / PS_PER_MS
+            part = 1.0 - lm_head / self._ideal_linear_ms(rows)
+            ratios.append(extra / (part * self._linear_ms(batch) / self._model.layers))
+        return max(0.0, statistics.mean(ratios))
+
+    def _launch(self) -> Launch:
+        """Return the gaps, and what a step takes beyond its kernels run one by one."""
+        nodes = self._bench.nodes
+        return Launch(
+            gap_ps=round(self._gap_ms * PS_PER_MS),
+            kernels_per_layer=nodes.linear + nodes.attention,
+            step_ps=self._residual_ps(dense=False),
+            dense_step_ps=self._residual_ps(dense=True),
+            request_ps=0,
+        )
+
+    def _residual_ps(self, dense: bool) -> int:
+        rest = []
+        for batch in (12, 24):
+            parts = [StepProbe((stage,), batch, dense=dense) for stage in (LINEAR, ATTENTION)]
+            both = self._book.ms(StepProbe((LINEAR, ATTENTION), batch, dense=dense))
+            rest.append(both - sum(self._book.ms(probe) for probe in parts))
+        return max(0, round(statistics.mean(rest) * PS_PER_MS))
+
+    # Transports and neighbours ---------------------------------------------------------------
+
+    def _line(self, transport: str, block: int) -> Line:
+        """Return one layer's transfer time in ms over its bytes, for one unit size."""
+        scheme = with_options(self._scheme, block_tokens=block)
+        unit = self._cost(scheme).share.unit_bytes(scheme)
+        sizes, times = [], []
+        for count in TRANSFER_COUNTS[transport]:
+            probe = StepProbe(
+                (TRANSFER,),
+                TRANSFER_BATCH,
+                block_tokens=block,
+                transport=transport,
+                per_head=count,
+            )
+            sizes.append(TRANSFER_BATCH * self._model.kv_heads * count * unit)
+            times.append(self._book.ms(probe) / self._model.layers)
+        return line_through(sizes, times)
+
+    def _transport(self, name: str) -> Transport:
+        lines = {block: self._line(name, block) for block in UNIT_BLOCKS}
+        points = []
+        for block, line in lines.items():
+            scheme = with_options(self._scheme, block_tokens=block)
+            unit = self._cost(scheme).share.unit_bytes(scheme)
+            points.append((float(unit), 1e3 / line.slope))
+        first = lines[UNIT_BLOCKS[0]]
+        fixed = round(first.fixed * PS_PER_MS)
+        return Transport(curve(points), fixed, self._beside_transfer(name, first))
+
+    def _beside_transfer(self, name: str, line: Line) -> Slowdown:
+        linear = [
+            (2.0 * b, self._beside(name, line, StepProbe((LINEAR,), b)))
+            for b in NEIGHBOUR_ROWS[name]
+        ]
+        attention = [self._beside(name, line, StepProbe((ATTENTION,), b)) for b in (56, 112)]
+        scan = self._beside(name, line, StepProbe((SCAN,), 88, 24_576))
+        return Slowdown(curve(linear), statistics.mean(attention), scan)
+
+    def _beside(self, name: str, line: Line, alone: StepProbe) -> float:
+        """Return the slowdown of a probe beside a transfer that covers most of it."""
+        time = self._book.ms(alone)
+        heads, layers = self._model.kv_heads, self._model.layers
+        unit = self._cost(self._scheme).share.unit_bytes(self._scheme)
+        room = OVERLAP_SHARE * time / layers - line.fixed
+        per_head = max(room / line.slope, unit) / (alone.batch * heads * unit)
+        pair = _with(alone, (*alone.stages, TRANSFER), name, per_head)
+        moved = alone.batch * heads * per_head * unit
+        busy = layers * (line.fixed + line.slope * moved)
+        return slowdown(time, busy, self._book.ms(pair))
+
+    def _neighbour(self, stage: str) -> Slowdown:
+        """Return what a background stage does to linear layers and to attention."""
+        linear = [(2.0 * b, self._pair(StepProbe((LINEAR,), b), stage)) for b in PAIR_BATCHES]
+        attention = [self._pair(StepProbe((ATTENTION,), b), stage) for b in (56, 112)]
+        return Slowdown(curve(linear), statistics.mean(attention), 1.0)
+
+    def _pair(self, alone: StepProbe, stage: str) -> float:
+        busy = self._book.ms(_with(alone, (stage,)))
+        together = self._book.ms(_with(alone, (*alone.stages, stage)))
+        return slowdown(self._book.ms(alone), busy, together)
+
+
+def _with(
+    probe: StepProbe, stages: tuple[str, ...], transport: str = "sm_gather", per_head: float = 0.0
+) -> StepProbe:
+    return StepProbe(
+        stages,
+        probe.batch,
+        probe.context_tokens,
+        probe.block_tokens,
+        probe.budget_tokens,
+        transport,
+        per_head,
+        probe.dense,
+    )
+
+
+def calibrated_cases(readings: Iterable[object]) -> set[tuple[int, int]]:
+    """Return (batch, context) of every step probe, to keep validation apart from it."""
+    return {(p.batch, p.context_tokens) for p in readings if isinstance(p, StepProbe)}
+
+
+__all__ = ["PS_PER_S", "Calibration", "Kept", "calibrated_cases"]

@@ -1,0 +1,70 @@
+"""The validation matrix: configurations that calibration never measures."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+SPARSE, DENSE = "oasis", "dense"
+
+
+@dataclass(frozen=True)
+class ValidationCase:
+    """Fix one configuration: `fetch_ratio` None means that every miss is fetched."""
+
+    batch: int
+    context_tokens: int
+    scheme: str = SPARSE
+    fetch_ratio: float | None = 0.05
+    block_tokens: int = 16
+    budget_tokens: int = 2048
+    transport: str = "sm_gather"
+
+    def config(self) -> dict[str, Any]:
+        """Return the configuration as the validation file writes it."""
+        config = asdict(self)
+        if self.scheme == DENSE:
+            for key in ("fetch_ratio", "budget_tokens", "transport"):
+                config[key] = None
+        elif self.fetch_ratio is None:
+            config["fetch_ratio"] = "all"
+        return config
+
+    def label(self) -> str:
+        """Return a short name for tables and messages."""
+        if self.scheme == DENSE:
+            return f"dense b{self.batch} {self.context_tokens // 1024}K"
+        ratio = "all" if self.fetch_ratio is None else f"{self.fetch_ratio:g}"
+        return (
+            f"{self.scheme} b{self.batch} {self.context_tokens // 1024}K r{ratio} "
+            f"blk{self.block_tokens} bud{self.budget_tokens} {self.transport}"
+        )
+
+
+def validation_matrix() -> tuple[ValidationCase, ...]:
+    """Return the cases: batch 8-160, context 4K-32K, every ratio class, block and transport."""
+    k = 1024
+    return (
+        ValidationCase(128, 16 * k, fetch_ratio=0.0),
+        ValidationCase(128, 16 * k, fetch_ratio=0.02),
+        ValidationCase(128, 16 * k, fetch_ratio=0.05),
+        ValidationCase(160, 16 * k, fetch_ratio=0.01),
+        ValidationCase(160, 8 * k, fetch_ratio=0.02),
+        ValidationCase(96, 32 * k, fetch_ratio=0.05),
+        ValidationCase(64, 16 * k, fetch_ratio=0.1),
+        ValidationCase(32, 32 * k, fetch_ratio=0.2),
+        ValidationCase(8, 32 * k, fetch_ratio=None),
+        ValidationCase(16, 8 * k, fetch_ratio=0.0),
+        ValidationCase(64, 4 * k, fetch_ratio=0.05, budget_tokens=1024),
+        ValidationCase(32, 32 * k, fetch_ratio=0.05, budget_tokens=4096),
+        ValidationCase(128, 16 * k, fetch_ratio=0.05, block_tokens=32),
+        ValidationCase(48, 32 * k, fetch_ratio=0.05, block_tokens=32, budget_tokens=4096),
+        ValidationCase(16, 16 * k, fetch_ratio=None, block_tokens=32),
+        ValidationCase(16, 16 * k, transport="copy_engine"),
+        ValidationCase(32, 16 * k, transport="copy_engine", block_tokens=32),
+        ValidationCase(16, 16 * k, transport="naive"),
+        ValidationCase(8, 32 * k, scheme=DENSE),
+        ValidationCase(16, 16 * k, scheme=DENSE),
+        ValidationCase(40, 16 * k, scheme=DENSE),
+        ValidationCase(96, 4 * k, scheme=DENSE),
+    )

@@ -1,0 +1,133 @@
+"""Micro-benchmarks as data: what to measure, who measures it, and how often it must agree.
+
+A step probe runs the decode step with most stages switched off, so that one kind of kernel (or
+one pair that shares the GPU) is left; its figure is the time of the whole step.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from oasis_sim.errors import RunFailed
+
+REPEAT_BOUND_PCT = 3.0
+ROUNDS = 3
+MAX_ATTEMPTS = 4
+
+LINEAR, ATTENTION, SCAN = "linear", "attention", "scan"
+SELECTION, TRANSFER, DRAFT = "selection", "transfer", "draft"
+
+
+@dataclass(frozen=True)
+class StepProbe:
+    """Run a step with only `stages` on; `per_head` blocks are moved per row, head and layer."""
+
+    stages: tuple[str, ...]
+    batch: int
+    context_tokens: int = 12_288
+    block_tokens: int = 16
+    budget_tokens: int = 2_048
+    transport: str = "sm_gather"
+    per_head: float = 0.0
+    dense: bool = False
+
+
+@dataclass(frozen=True)
+class LinkProbe:
+    """Copy `size_bytes` in one piece between pinned memory and the device ("h2d" or "d2h")."""
+
+    direction: str
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ReadProbe:
+    """Read `size_bytes` of HBM once."""
+
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class GapProbe:
+    """Time one node of a CUDA graph of `nodes` empty kernels."""
+
+    nodes: int = 1_000
+
+
+Probe = StepProbe | LinkProbe | ReadProbe | GapProbe
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Count the graph nodes of the foreground per layer."""
+
+    linear: int
+    attention: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """Name the card and what the driver says of it."""
+
+    name: str
+    driver: str
+    sms: int
+    hbm_bytes: int
+    software: str
+
+
+class Bench(Protocol):
+    """Measure probes on one card."""
+
+    card: Card
+    nodes: Nodes
+
+    def measure_ms(self, probe: Probe) -> float:
+        """Return the median time of one round, in ms."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Hold one probe's median over rounds and their range in percent of it."""
+
+    probe: Probe
+    value_ms: float
+    spread_pct: float
+
+
+class Notebook:
+    """Measure each probe once, in rounds that must agree, and keep every reading."""
+
+    def __init__(self, bench: Bench, progress: Callable[[str], None] | None = None) -> None:
+        self.bench = bench
+        self._progress = progress
+        self.readings: dict[Probe, Reading] = {}
+
+    def ms(self, probe: Probe) -> float:
+        """Return the time of a probe; raises RunFailed when its rounds never agree."""
+        if probe not in self.readings:
+            self.readings[probe] = self._measure(probe)
+            if self._progress is not None:
+                self._progress(f"{probe}: {self.readings[probe].value_ms:.4f} ms")
+        return self.readings[probe].value_ms
+
+    def _measure(self, probe: Probe) -> Reading:
+        """Take rounds until the last `ROUNDS` of them lie within the bound."""
+        values: list[float] = []
+        spread = 0.0
+        for _ in range(ROUNDS + MAX_ATTEMPTS):
+            values.append(self.bench.measure_ms(probe))
+            last = values[-ROUNDS:]
+            middle = statistics.median(last)
+            if middle <= 0:
+                raise RunFailed(f"{probe} took no time; the measurement is broken")
+            spread = 100.0 * (max(last) - min(last)) / middle
+            if len(last) == ROUNDS and spread <= REPEAT_BOUND_PCT:
+                return Reading(probe, middle, spread)
+        raise RunFailed(
+            f"{probe} is not repeatable: the last rounds differ by {spread:.1f} % "
+            f"(bound {REPEAT_BOUND_PCT:g} %); see `oasis-sim doctor` for what disturbs the card"
+        )

@@ -1,0 +1,159 @@
+"""Write a hardware profile as YAML that `load_profile` reads back: limits, sources, one engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from oasis_sim.hardware import Curve, EngineCosts, HardwareProfile, Slowdown, Transport
+
+SIGNIFICANT = 6
+NOT_MEASURED = "; not measured by calibration"
+
+
+@dataclass(frozen=True)
+class MeasuredLimits:
+    """Hold what calibration measured of the card itself."""
+
+    hbm_bytes: int
+    read_bytes_per_s: float
+    h2d_bytes_per_s: float
+    d2h_bytes_per_s: float
+
+
+def profile_yaml(
+    name: str,
+    base: HardwareProfile,
+    limits: MeasuredLimits,
+    costs: EngineCosts,
+    header: Sequence[str],
+) -> str:
+    """Return the text of a profile: the base's limits, measured ones in their place, the engine.
+
+    `header` lines become comments at the top.
+    """
+    usable = min(limits.h2d_bytes_per_s, base.pcie.bytes_per_s)
+    read = limits.read_bytes_per_s / 1e12
+    bandwidth_source = (
+        f"{base.sources['gpu.hbm_bandwidth']}; {_n(read)} TB/s read was measured here"
+    )
+    pcie_source = f"measured: one large DMA; device to host {_n(limits.d2h_bytes_per_s / 1e9)} GB/s"
+    lines = [
+        *(f"# {line}" for line in header),
+        "schema_version: 1",
+        f"name: {_text(name)}",
+        "origin: measured",
+        "gpu:",
+        f"  title: {_text(base.gpu.title)}",
+        _sourced("sms", str(base.gpu.sms), base.sources["gpu.sms"]),
+        _sourced(
+            "bf16_dense", f"{_n(base.gpu.bf16_flops_per_s)} FLOP/s", base.sources["gpu.bf16_dense"]
+        ),
+        _sourced("hbm_capacity", f"{limits.hbm_bytes} B", "measured: reported by the driver"),
+        _sourced("hbm_bandwidth", f"{_n(base.gpu.hbm_bytes_per_s)} B/s", bandwidth_source),
+        "pcie:",
+        _sourced("bandwidth", f"{_n(base.pcie.bytes_per_s)} B/s", base.sources["pcie.bandwidth"]),
+        _sourced("usable_bandwidth", f"{_n(usable)} B/s", pcie_source),
+        _sourced("latency", f"{base.pcie.latency_ps} ps", base.sources["pcie.latency"]),
+    ]
+    for section in ("nvlink", "network"):
+        link = getattr(base, section)
+        lines += [
+            f"{section}:",
+            _sourced(
+                "bandwidth", f"{_n(link.bytes_per_s)} B/s", base.sources[f"{section}.bandwidth"]
+            ),
+            _sourced(
+                "usable_bandwidth",
+                f"{_n(link.usable_bytes_per_s)} B/s",
+                base.sources[f"{section}.usable_bandwidth"],
+            ),
+            _sourced("latency", f"{link.latency_ps} ps", base.sources[f"{section}.latency"]),
+        ]
+    lines += [
+        "host:",
+        _sourced(
+            "kv_capacity_per_gpu",
+            f"{base.host.kv_bytes} B",
+            base.sources["host.kv_capacity_per_gpu"],
+        ),
+        _sourced(
+            "dram_bandwidth_per_gpu",
+            f"{_n(base.host.dram_bytes_per_s)} B/s",
+            base.sources["host.dram_bandwidth_per_gpu"],
+        ),
+        "engines:",
+        *(f"  {line}" for line in engine_lines(costs)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def engine_lines(costs: EngineCosts) -> list[str]:
+    """Return one engine's section, keys as `oasis_sim.hardware.load_engine` reads them."""
+    launch, selection = costs.launch, costs.selection
+    lines = [
+        f"{costs.name}:",
+        f"  source: {_text(costs.source)}",
+        f"  linear_efficiency: {_curve(costs.linear_efficiency, 'rows', 'share')}",
+    ]
+    for key in ("attention_efficiency", "dense_attention_efficiency", "scan_efficiency"):
+        lines.append(f"  {key}: {_curve(getattr(costs, key), 'bytes', 'share', ' B')}")
+    lines += [
+        f"  selection: {{fixed: {selection.fixed_ps} ps, per_head_ns: "
+        f"{_n(selection.per_head_ps / 1e3)}, per_candidate_ps: {_n(selection.per_candidate_ps)}}}",
+        f"  draft_layers: {_n(costs.draft_layers)}",
+        f"  launch: {{gap: {launch.gap_ps} ps, kernels_per_layer: {launch.kernels_per_layer}, "
+        f"step: {launch.step_ps} ps, dense_step: {launch.dense_step_ps} ps, "
+        f"request: {launch.request_ps} ps}}",
+        f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, "
+        f"chunk_tokens: {costs.prefill.chunk_tokens}}}",
+        f"  collective: {costs.collective_ps} ps",
+        f"  prediction_slowdown: {_slowdown(costs.prediction_slowdown)}",
+        f"  selection_slowdown: {_slowdown(costs.selection_slowdown)}",
+        "  transports:",
+    ]
+    for name, transport in costs.transports.items():
+        lines += [f"    {line}" for line in _transport_lines(name, transport)]
+    lines += [f"  hbm_share: {_n(costs.hbm_share)}", f"  reserved: {costs.reserved_bytes} B"]
+    return lines
+
+
+def _transport_lines(name: str, transport: Transport) -> list[str]:
+    units = ", ".join(f"{round(x)} B" for x in transport.bytes_per_s.x)
+    rates = ", ".join(f"{_n(y)} B/s" for y in transport.bytes_per_s.y)
+    return [
+        f"{name}:",
+        f"  unit: [{units}]",
+        f"  rate: [{rates}]",
+        f"  fixed: {transport.fixed_ps} ps",
+        f"  slowdown: {_slowdown(transport.slowdown)}",
+    ]
+
+
+def _slowdown(slowdown: Slowdown) -> str:
+    return (
+        f"{{linear: {_curve(slowdown.linear, 'rows', 'factor')}, "
+        f"attention: {_n(slowdown.attention)}, prediction: {_n(slowdown.prediction)}}}"
+    )
+
+
+def _curve(curve: Curve, x_name: str, y_name: str, unit: str = "") -> str:
+    xs = ", ".join(f"{round(x)}{unit}" for x in curve.x)
+    ys = ", ".join(_n(y) for y in curve.y)
+    return f"{{{x_name}: [{xs}], {y_name}: [{ys}]}}"
+
+
+def _sourced(key: str, value: str, source: str) -> str:
+    return f"  {key}: {{value: {value}, source: {_text(source)}}}"
+
+
+def _n(value: float) -> str:
+    """Write a number with few digits, plain where possible."""
+    rounded = float(f"{value:.{SIGNIFICANT}g}")
+    return str(int(rounded)) if rounded.is_integer() else repr(rounded)
+
+
+def _text(text: str) -> str:
+    """Quote a string for YAML; control characters do not survive."""
+    safe = "".join(c if c.isprintable() else " " for c in text)
+    return '"' + safe.replace("\\", "\\\\").replace('"', '\\"') + '"'

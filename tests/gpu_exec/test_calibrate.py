@@ -1,0 +1,196 @@
+"""Calibration against a card whose cost model is known: what goes in must come out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_exec.calibrate import Calibration, Kept, calibrated_cases
+from gpu_exec.fit import curve, line_through, share, slowdown
+from gpu_exec.matrix import validation_matrix
+from gpu_exec.probes import LINEAR, GapProbe, Notebook, StepProbe
+from gpu_exec.profile_file import MeasuredLimits, engine_lines, profile_yaml
+from oasis_sim.errors import RunFailed
+from oasis_sim.hardware import Curve, EngineCosts, HardwareProfile, Selection, load_profile
+from oasis_sim.hardware.load import read_profile
+from oasis_sim.model import load_model
+from tests.gpu_exec.fake_bench import FakeBench, slower
+
+LIMITS = MeasuredLimits(150_754_820_096, 4.64e12, 55e9, 54e9)
+
+
+@pytest.fixture(scope="module")
+def profile() -> HardwareProfile:
+    """Return a card with a known engine: curves with several points, costs that differ."""
+    base = load_profile("h200")
+    return slower(
+        base,
+        attention_efficiency=Curve((1e7, 1e9), (0.5, 0.9)),
+        scan_efficiency=Curve((1e6, 1e9), (0.3, 0.8)),
+        dense_attention_efficiency=Curve((1e6, 1e9), (0.6, 0.88)),
+        selection=Selection(fixed_ps=6_000_000, per_head_ps=4_000.0, per_candidate_ps=8.0),
+    )
+
+
+def calibrate(profile: HardwareProfile, noise: float = 0.0) -> tuple[EngineCosts, Notebook]:
+    """Calibrate a fake card that follows the profile's engine."""
+    model = load_model("qwen3-8b")
+    notebook = Notebook(FakeBench(profile, model, noise))
+    truth = profile.engine("gpu_exec")
+    kept = Kept(truth.prefill, truth.collective_ps, truth.hbm_share, truth.reserved_bytes)
+    costs = Calibration(notebook.bench, notebook, profile, model, kept).costs("fake")
+    return costs, notebook
+
+
+def assert_close(truth: EngineCosts, found: EngineCosts, tolerance: float) -> None:
+    """Compare curves at points between and at the measured ones, then the single numbers."""
+    for name, points in (
+        ("linear_efficiency", (8, 48, 208, 400)),
+        ("attention_efficiency", (4e7, 2e8, 9e8)),
+        ("dense_attention_efficiency", (1.5e8, 9e8)),
+        ("scan_efficiency", (4.8e7, 4e8)),
+    ):
+        for x in points:
+            expected = getattr(truth, name).at(x)
+            assert pytest.approx(expected, rel=tolerance) == getattr(found, name).at(x), (name, x)
+    for name in ("per_head_ps", "per_candidate_ps", "fixed_ps"):
+        expected = getattr(truth.selection, name)
+        assert pytest.approx(expected, rel=tolerance) == getattr(found.selection, name)
+    assert pytest.approx(truth.draft_layers, rel=0.1) == found.draft_layers
+    for name, transport in truth.transports.items():
+        for unit in (8192, 16384, 32768):
+            rate = transport.bytes_per_s.at(unit)
+            assert pytest.approx(rate, rel=tolerance) == found.transports[name].bytes_per_s.at(unit)
+        beside = found.transports[name].slowdown
+        assert pytest.approx(transport.slowdown.linear.at(240), rel=0.05) == beside.linear.at(240)
+        assert pytest.approx(transport.slowdown.attention, rel=0.05) == beside.attention
+        assert pytest.approx(transport.slowdown.prediction, rel=0.05) == beside.prediction
+
+
+def test_known_costs_come_back(profile: HardwareProfile) -> None:
+    """Every number of the known engine is found again from times alone."""
+    costs, _ = calibrate(profile)
+    assert_close(profile.engine("gpu_exec"), costs, 0.02)
+    neighbour = profile.engine("gpu_exec").prediction_slowdown
+    assert pytest.approx(neighbour.linear.at(176), rel=0.05) == (
+        costs.prediction_slowdown.linear.at(176)
+    )
+
+
+def test_noise_below_the_bound_is_harmless(profile: HardwareProfile) -> None:
+    """With 0.5 % of noise the single-kernel numbers stay within a few percent."""
+    costs, notebook = calibrate(profile, noise=0.005)
+    truth = profile.engine("gpu_exec")
+    for rows in (48, 208):
+        expected = truth.linear_efficiency.at(rows)
+        assert pytest.approx(expected, rel=0.03) == costs.linear_efficiency.at(rows)
+    assert max(reading.spread_pct for reading in notebook.readings.values()) <= 3.0
+
+
+def test_rounds_that_disagree_are_refused(profile: HardwareProfile) -> None:
+    """A card whose rounds differ by more than 3 % gives no profile."""
+    with pytest.raises(RunFailed, match="not repeatable"):
+        calibrate(profile, noise=0.3)
+
+
+def test_each_probe_is_measured_once(profile: HardwareProfile) -> None:
+    """A probe that several numbers need is measured in one set of rounds."""
+    bench = FakeBench(profile, load_model("qwen3-8b"))
+    notebook = Notebook(bench)
+    for _ in range(3):
+        notebook.ms(GapProbe())
+    assert 3 == len(bench.asked)
+
+
+def test_a_broken_clock_is_refused(profile: HardwareProfile) -> None:
+    """A measurement of zero ends the calibration."""
+
+    class Stopped(FakeBench):
+        def measure_ms(self, probe: object) -> float:
+            return 0.0
+
+    with pytest.raises(RunFailed, match="took no time"):
+        Notebook(Stopped(profile, load_model("qwen3-8b"))).ms(StepProbe((LINEAR,), 4))
+
+
+def test_validation_is_held_out(profile: HardwareProfile) -> None:
+    """No (batch, context) of the validation matrix is ever measured by calibration."""
+    _, notebook = calibrate(profile)
+    measured = calibrated_cases(notebook.readings)
+    held_out = {(case.batch, case.context_tokens) for case in validation_matrix()}
+    assert set() == measured & held_out
+
+
+def test_transfers_are_never_fitted_in_whole_steps(profile: HardwareProfile) -> None:
+    """No probe runs transfer together with two other stages."""
+    _, notebook = calibrate(profile)
+    stages = [p.stages for p in notebook.readings if isinstance(p, StepProbe)]
+    assert 2 >= max(len(names) for names in stages)
+
+
+# The file ---------------------------------------------------------------------------------------
+
+
+def test_profile_file_reads_back(profile: HardwareProfile, tmp_path: Path) -> None:
+    """The written profile is read by the simulator's own loader with the same engine."""
+    costs, _ = calibrate(profile)
+    text = profile_yaml("my-card", profile, LIMITS, costs, ["made by a test", "second line"])
+    path = tmp_path / "my-card.yaml"
+    path.write_text(text)
+    found = read_profile(path)
+    assert_close(costs, found.engine("gpu_exec"), 1e-4)
+    assert ("my-card", "measured") == (found.name, found.origin)
+    assert LIMITS.hbm_bytes == found.gpu.hbm_bytes
+    assert pytest.approx(55e9) == found.pcie.usable_bytes_per_s
+    assert "measured" in found.sources["pcie.usable_bandwidth"]
+    assert profile.nvlink == found.nvlink
+
+
+def test_profile_text_is_safe(profile: HardwareProfile, tmp_path: Path) -> None:
+    """Names with quotes, colons and control characters cannot break the file."""
+    costs = replace(profile.engine("gpu_exec"), source='a "b": {c}\n\x1b[31m \\ #d')
+    path = tmp_path / "odd.yaml"
+    path.write_text(profile_yaml('x": y', profile, LIMITS, costs, ["odd"]))
+    assert 'x": y' == read_profile(path).name
+
+
+def test_engine_section_is_complete(profile: HardwareProfile) -> None:
+    """Every field of the cost model stands in the section."""
+    text = "\n".join(engine_lines(profile.engine("gpu_exec")))
+    for key in ("linear_efficiency", "per_candidate_ps", "dense_step", "copy_engine", "hbm_share"):
+        assert key in text
+
+
+# Arithmetic -------------------------------------------------------------------------------------
+
+
+@given(alone=st.floats(0.1, 100), factor=st.floats(1.0, 20.0), covered=st.floats(0.05, 0.95))
+def test_slowdown_inverts(alone: float, factor: float, covered: float) -> None:
+    """The factor comes back from the times that it causes."""
+    busy = covered * alone * factor
+    together = alone + busy * (1.0 - 1.0 / factor)
+    assert pytest.approx(factor, rel=1e-6) == slowdown(alone, busy, together)
+
+
+def test_slowdown_edges() -> None:
+    """No effect gives 1, a full stop gives the largest factor, a longer neighbour the ratio."""
+    assert 1.0 == slowdown(10.0, 5.0, 9.5)
+    assert 50.0 == slowdown(10.0, 5.0, 15.0)
+    assert pytest.approx(1.5) == slowdown(10.0, 99.0, 15.0)
+
+
+def test_line_and_share() -> None:
+    """Lines keep a positive fixed part or go through the origin; shares stay within (0, 1]."""
+    line = line_through([1.0, 2.0, 3.0], [5.0, 7.0, 9.0])
+    assert (pytest.approx(3.0), pytest.approx(2.0)) == (line.fixed, line.slope)
+    assert line_through([1.0, 2.0], [1.0, 3.0]).fixed == 0.0
+    assert (1.0, 0.5) == (share(2.0, 1.0), share(1.0, 2.0))
+
+
+def test_curve_sorts_and_merges() -> None:
+    """Points come in any order; equal x keep their mean."""
+    assert Curve((1.0, 2.0), (5.0, 8.0)) == curve([(2.0, 8.0), (1.0, 4.0), (1.0, 6.0)])
