@@ -1,0 +1,148 @@
+"""The compiled step pipeline: equal to its event-driven twin, and exact in the limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oasis_sim.engine.pipeline import (
+    OUT_COLUMNS,
+    OUT_END,
+    OUT_START,
+    OUT_TRANSFER,
+    OUT_WAIT,
+    RATE_ONE,
+    StepTimes,
+    new_state,
+    run_step,
+)
+from tests.engine.event_pipeline import EventPipeline
+
+NO_MARKS = np.zeros((0, 12), dtype=np.int64)
+
+
+def step_times(**changes: object) -> StepTimes:
+    """Return a step in which nothing takes time or disturbs, with changes."""
+    zero = StepTimes(
+        prefill=0,
+        qkv=0,
+        attention=0,
+        output_ffn=0,
+        lm_head=0,
+        draft=0,
+        prediction=0,
+        selection=0,
+        launch_per_layer=0,
+        launch_per_step=0,
+        d2h=0,
+        on_demand=False,
+        rates=np.full((2, 3), RATE_ONE, dtype=np.int64),
+        prediction_rate=RATE_ONE,
+    )
+    return zero._replace(**changes)
+
+
+def compiled(steps: list[StepTimes], transfers: list[list[int]]) -> list[np.ndarray]:
+    """Run steps through the compiled recurrence and return their results."""
+    state = new_state(len(transfers[0]))
+    results = []
+    for times, transfer in zip(steps, transfers, strict=True):
+        out = np.zeros(OUT_COLUMNS, dtype=np.int64)
+        run_step(state, times, np.array(transfer, dtype=np.int64), out, NO_MARKS)
+        results.append(out)
+    return results
+
+
+durations = st.integers(0, 2_000)
+rate = st.sampled_from([0, RATE_ONE // 3, RATE_ONE // 2, 700_000, RATE_ONE])
+
+
+@st.composite
+def pipelines(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
+    """Draw a few steps with random stages, transfers and rates, one mode for all of them."""
+    layers = draw(st.integers(1, 4))
+    on_demand = draw(st.booleans())
+    steps, transfers = [], []
+    for _ in range(draw(st.integers(1, 5))):
+        rates = np.array([[draw(rate) for _ in range(3)] for _ in range(2)], dtype=np.int64)
+        numbers = [draw(durations) for _ in range(11)]
+        # A stopped prediction needs a transfer that ends by itself, which it always does.
+        steps.append(StepTimes(*numbers, on_demand, rates, draw(rate)))
+        transfers.append([draw(durations) for _ in range(layers)])
+    return steps, transfers
+
+
+@given(pipelines())
+@settings(max_examples=300, deadline=None)
+def test_compiled_equals_events(case: tuple[list[StepTimes], list[list[int]]]) -> None:
+    """The recurrence gives the same integers as processes on an event queue."""
+    steps, transfers = case
+    twin = EventPipeline(steps, transfers)
+    expected = twin.run()
+    results = compiled(steps, transfers)
+    assert expected == [int(out[OUT_END]) for out in results]
+    assert twin.waits == [int(out[OUT_WAIT]) for out in results]
+
+
+@given(pipelines())
+@settings(max_examples=100, deadline=None)
+def test_time_never_runs_backwards(case: tuple[list[StepTimes], list[list[int]]]) -> None:
+    """Steps follow each other without gap or overlap, and transfers are counted in full."""
+    steps, transfers = case
+    results = compiled(steps, transfers)
+    now = 0
+    for out, transfer in zip(results, transfers, strict=True):
+        assert out[OUT_START] == now
+        assert out[OUT_END] >= out[OUT_START]
+        assert out[OUT_TRANSFER] == sum(transfer)
+        now = out[OUT_END]
+
+
+@pytest.mark.parametrize(("compute", "transfer"), [(900, 400), (400, 900), (500, 500)])
+def test_perfect_prefetch_is_the_maximum(compute: int, transfer: int) -> None:
+    """With nothing but compute and transfer, a steady step takes the longer of the two."""
+    layers, steps = 6, 40
+    times = step_times(output_ffn=compute)
+    results = compiled([times] * steps, [[transfer] * layers] * steps)
+    last = results[-1]
+    assert layers * max(compute, transfer) == last[OUT_END] - last[OUT_START]
+
+
+@pytest.mark.parametrize(("compute", "transfer"), [(900, 400), (400, 900)])
+def test_no_overlap_is_the_sum(compute: int, transfer: int) -> None:
+    """On demand, a step takes compute plus transfer, exactly."""
+    layers = 6
+    times = step_times(output_ffn=compute, on_demand=True)
+    last = compiled([times] * 5, [[transfer] * layers] * 5)[-1]
+    assert layers * (compute + transfer) == last[OUT_END] - last[OUT_START]
+    assert layers * transfer == last[OUT_WAIT]
+
+
+def test_slowdown_applies_while_the_neighbour_is_busy() -> None:
+    """Work at half rate beside a transfer of 100 loses 50 of its 100 picoseconds there."""
+    rates = np.full((2, 3), RATE_ONE, dtype=np.int64)
+    rates[0, 0] = RATE_ONE // 2
+    first = step_times(output_ffn=200, rates=rates)
+    out = compiled([first], [[100]])[0]
+    assert 250 == out[OUT_END]
+
+
+def test_a_slot_is_not_overwritten_before_it_is_read() -> None:
+    """A transfer of layer l starts only when this step's attention of l has read the slots."""
+    state = new_state(1)
+    out = np.zeros(OUT_COLUMNS, dtype=np.int64)
+    marks = np.zeros((1, 12), dtype=np.int64)
+    run_step(state, step_times(attention=500), np.array([10]), out, marks)
+    attention_end, move_start = marks[0, 3], marks[0, 10]
+    assert 500 == attention_end
+    assert move_start >= attention_end
+
+
+def test_one_late_layer_delays_the_step() -> None:
+    """The step after a long transfer of one layer waits for that layer and no other."""
+    times = step_times(qkv=10, attention=10, output_ffn=10)
+    results = compiled([times, times], [[0, 1_000, 0, 0], [0, 0, 0, 0]])
+    # Layer 1 of step 0 is read at 50 and moves until 1,050; step 1 needs it at 120 + 40.
+    assert 1_050 - 160 == results[1][OUT_WAIT]

@@ -1,0 +1,197 @@
+"""The serving loop: nothing is lost, nothing is invented, memory is hard."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oasis_sim.engine import RunResult, simulate
+from oasis_sim.engine.result import STATUS
+from oasis_sim.errors import RunFailed, UsageError
+from oasis_sim.workload import Workload, closed_loop
+from tests.engine.scenarios import TINY, card, scenario
+
+SCHEMES = ("oasis", "dense", "on-demand", "previous-token", "oracle")
+WEIGHTS = TINY.weight_bytes
+TOKEN = TINY.kv_bytes_per_token
+
+
+def check_run(result: RunResult) -> None:
+    """Check what must hold in every run."""
+    steps, requests = result.steps, result.requests
+    assert np.all(steps.end_ps >= steps.start_ps)
+    assert np.all(steps.start_ps[1:] >= steps.end_ps[:-1])
+    assert int(requests.generated_tokens.sum()) == int(steps.output_tokens.sum())
+    block = 2 * TINY.head_dim * TINY.bytes_per_kv * 16
+    assert np.array_equal(steps.h2d_bytes, steps.admitted_blocks * block)
+    assert np.array_equal(steps.deferred_blocks, steps.needed_blocks - steps.admitted_blocks)
+    assert steps.deferred_blocks.min() >= 0
+    assert steps.hbm_kv_bytes.max() <= result.memory.kv_pool_bytes
+    done = requests.status == STATUS.index("completed")
+    assert np.all(requests.finish_ps[done] >= requests.first_token_ps[done])
+    assert np.all(requests.first_token_ps[done] > requests.admitted_ps[done])
+    assert np.all(requests.admitted_ps[done] >= requests.arrival_ps[done])
+    assert np.array_equal(requests.generated_tokens[done], requests.output_tokens[done])
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("engine", ["roofline", "vllm"])
+def test_every_request_completes_and_no_run_beats_its_roofline(scheme: str, engine: str) -> None:
+    """Each scheme serves all requests, conserves tokens and bytes, and respects the bounds."""
+    result = simulate(scenario(scheme, engine))
+    check_run(result)
+    assert np.all(result.requests.status == STATUS.index("completed"))
+    length_ms = (result.steps.end_ps[-1] - result.steps.start_ps[0]) / 1e9 / len(result.steps)
+    assert length_ms >= result.bounds.step_ms_lower * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_littles_law_holds_exactly(scheme: str) -> None:
+    """Row-time over all steps equals the time that requests spend between first and last token."""
+    result = simulate(scenario(scheme))
+    steps, requests = result.steps, result.requests
+    rows = (steps.sparse_rows + steps.dense_rows).astype(np.int64)
+    assert int((requests.finish_ps - requests.first_token_ps).sum()) == int(
+        (rows * (steps.end_ps - steps.start_ps)).sum()
+    )
+
+
+def test_the_same_scenario_gives_the_same_numbers() -> None:
+    """Two runs of one scenario agree in every array."""
+    first, second = (simulate(scenario()) for _ in range(2))
+    for log in ("steps", "requests"):
+        for field in dataclasses.fields(getattr(first, log)):
+            one, two = (getattr(getattr(run, log), field.name) for run in (first, second))
+            assert np.array_equal(one, two, equal_nan=one.dtype.kind == "f"), field.name
+    assert first.slices == second.slices
+
+
+def test_concurrency_limits_the_batch() -> None:
+    """No step has more rows than requests may be in the system, and late ones are sent late."""
+    result = simulate(scenario(concurrency=2))
+    assert int((result.steps.sparse_rows + result.steps.dense_rows).max()) == 2
+    assert np.all(result.requests.arrival_ps[2:] > 0)
+
+
+def test_memory_limits_the_batch() -> None:
+    """With room for two dense requests, two run although more may."""
+    room = WEIGHTS + 2 * TOKEN * (1024 + 40 + 16) + TOKEN
+    result = simulate(scenario("dense", profile=card(room), concurrency=6))
+    check_run(result)
+    assert int((result.steps.sparse_rows + result.steps.dense_rows).max()) == 2
+
+
+def test_preempted_requests_are_recomputed() -> None:
+    """When growth exhausts the pool the newest request yields, and still completes."""
+    room = WEIGHTS + 2 * TOKEN * (1024 + 16) + 20 * TOKEN
+    result = simulate(scenario("dense", profile=card(room), workload=closed_loop(4, 1024, 200)))
+    check_run(result)
+    assert int(result.requests.preemptions.sum()) > 0
+    assert np.all(result.requests.status == STATUS.index("completed"))
+
+
+def test_a_request_that_never_fits_is_refused_with_the_arithmetic() -> None:
+    """One giant among small requests is rejected; alone it fails the run."""
+    room = card(WEIGHTS + TOKEN * 3000)
+    mixed = Workload("mixed", "csv", np.zeros(3), np.array([1024, 9000, 1024]), np.full(3, 8))
+    result = simulate(scenario("dense", profile=room, workload=mixed))
+    check_run(result)
+    assert [0, 1, 0] == (result.requests.status == STATUS.index("rejected")).astype(int).tolist()
+    with pytest.raises(RunFailed, match=r"9000 prompt.*of HBM where the KV pool has"):
+        simulate(scenario("dense", profile=room, workload=closed_loop(1, 9000, 8)))
+
+
+def test_host_memory_is_hard() -> None:
+    """An offloading scheme is refused when the host cannot hold a request's KV."""
+    with pytest.raises(RunFailed, match="of host memory of"):
+        simulate(scenario("oasis", profile=card(8 * 10**9, host_bytes=TOKEN * 500)))
+
+
+def test_weights_that_do_not_fit_are_refused() -> None:
+    """A card smaller than the weights gives the arithmetic, not a prediction."""
+    with pytest.raises(RunFailed, match="leaves no room for KV"):
+        simulate(scenario("dense", profile=card(WEIGHTS)))
+
+
+def test_offload_switches_to_sparse_and_frees_hbm() -> None:
+    """After the switch rows are sparse, host memory is in use, and HBM holds the working set."""
+    result = simulate(scenario("oasis", workload=closed_loop(1, 1500, 200), concurrency=1))
+    steps = result.steps
+    assert steps.sparse_rows[-1] == 1
+    assert steps.host_kv_bytes[-1] == TOKEN * 1700
+    assert steps.hbm_kv_bytes[-1] < TOKEN * 1000
+    assert int(steps.d2h_bytes.sum()) >= TOKEN * 1500
+
+
+def test_a_short_context_stays_dense() -> None:
+    """Below the token budget nothing is offloaded and nothing moves."""
+    result = simulate(scenario("oasis", workload=closed_loop(2, 100, 20)))
+    assert int(result.steps.sparse_rows.max()) == 0
+    assert int(result.steps.h2d_bytes.sum()) == 0
+
+
+def test_max_steps_ends_the_run_early() -> None:
+    """A run of 10 steps leaves requests running and keeps its window."""
+    result = simulate(scenario(max_steps=10))
+    check_run(result)
+    assert 10 == len(result.steps)
+    assert np.any(result.requests.status == STATUS.index("running"))
+
+
+def test_the_schedule_moves_what_the_steps_count() -> None:
+    """Moves of the window equal the admitted blocks of its steps, layer by layer."""
+    result = simulate(scenario(workload=closed_loop(4, 1500, 200), concurrency=2))
+    schedule = result.schedule
+    assert schedule is not None
+    assert schedule.moves > 0
+    first = int(schedule.step[0])
+    counted = result.steps.admitted_blocks[first : first + len(schedule.step)]
+    per_step = np.diff(schedule.move_offset[:: TINY.layers])
+    assert per_step.tolist() == counted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"tp": 3}, "does not divide"), ({"concurrency": 0}, "concurrency"), ({"traces": ()}, "trace")],
+)
+def test_contradictory_scenarios_are_usage_errors(options: dict[str, object], words: str) -> None:
+    """Options that cannot go together say so."""
+    with pytest.raises(UsageError, match=words):
+        simulate(dataclasses.replace(scenario(), **options))
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> Workload:
+    """Draw up to eight requests of any length that the small trace and card allow."""
+    count = draw(st.integers(1, 8))
+    gaps = draw(st.lists(st.integers(0, 10**10), min_size=count, max_size=count))
+    prompt = draw(st.lists(st.integers(1, 3000), min_size=count, max_size=count))
+    output = draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
+    return Workload("drawn", "csv", np.cumsum(gaps), np.array(prompt), np.array(output))
+
+
+@given(
+    workloads(),
+    st.sampled_from(SCHEMES),
+    st.sampled_from([None, 1, 3]),
+    st.integers(3_100, 20_000),
+)
+@settings(max_examples=60, deadline=None)
+def test_any_workload_is_served_or_refused(
+    workload: Workload, scheme: str, concurrency: int | None, room_tokens: int
+) -> None:
+    """Whatever arrives, every request completes within memory, and bytes and tokens add up."""
+    result = simulate(
+        scenario(
+            scheme,
+            workload=workload,
+            concurrency=concurrency,
+            profile=card(WEIGHTS + TOKEN * room_tokens),
+        )
+    )
+    check_run(result)
+    assert np.all(result.requests.status == STATUS.index("completed"))
