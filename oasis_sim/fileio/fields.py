@@ -138,23 +138,21 @@ class Fields:
 
     def child(self, key: str) -> Fields:
         """Return the mapping under a key."""
-        return self._child((key,), key, self._get(key, None))
+        return self._child((key,), self._get(key, None))
 
     def children(self, key: str) -> tuple[Fields, ...]:
         """Return the mappings of a non-empty list."""
-        items = list(self._items(key, 0))
-        return tuple(
-            self._child((key, index), name, item) for index, (name, item) in enumerate(items)
-        )
+        return tuple(self._child(place, item) for place, item in self._items(key, 0))
 
-    def mistake(self, key: str, problem: str, fix: str | None, stand_in: T) -> T:
-        """Note a mistake at a key (for checks of the caller's own) and return the stand-in."""
+    def mistake(self, key: str | Path, problem: str, fix: str | None, stand_in: T) -> T:
+        """Note a mistake at a key or path below here (also the caller's) and return stand_in."""
+        path = (*self._path, *((key,) if isinstance(key, str) else key))
         self._mistakes.append(
             InputError(
                 problem,
                 file=self._document.file,
-                line=self._line(key),
-                field=printable(_dotted((*self._path, key)), 120),
+                line=self._line(path),
+                field=printable(_dotted(path), 120),
                 fix=fix,
             )
         )
@@ -191,31 +189,31 @@ class Fields:
             return value
         return default if key not in self._value else _NULL if default is None else default
 
-    def _items(self, key: str, count: int) -> Iterator[tuple[str, Any]]:
+    def _items(self, key: str, count: int) -> Iterator[tuple[Path, Any]]:
         value = self._get(key, None)
         if not isinstance(value, list) or not value:
             self._wrong(key, value, "a list that is not empty", None)
             return
         if count and len(value) != count:
             self.mistake(key, f"has {len(value)} entries", f"give {count}", None)
-        yield from ((f"{key}[{index}]", item) for index, item in enumerate(value))
+        yield from (((key, index), item) for index, item in enumerate(value))
 
-    def _child(self, place: Path, name: str, value: Any) -> Fields:
+    def _child(self, place: Path, value: Any) -> Fields:
         if not isinstance(value, dict):
-            value = self._wrong(name, value, "'key: value' pairs", {})
+            value = self._wrong(place, value, "'key: value' pairs", {})
             return Fields(value, self._document, (*self._path, *place), [])
         found = Fields(value, self._document, (*self._path, *place), self._mistakes)
         self._children.append(found)
         return found
 
-    def _number(self, key: str, value: Any, low: float, high: float) -> float:
+    def _number(self, key: str | Path, value: Any, low: float, high: float) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return self._wrong(key, value, "a number", low)
         if not math.isfinite(value) or not low <= value <= high:
             return self._outside(key, value, low, high)
         return float(value)
 
-    def _quantity(self, key: str, value: Any, parse: Callable[[str], T]) -> T:
+    def _quantity(self, key: str | Path, value: Any, parse: Callable[[str], T]) -> T:
         if value is None or value is _NULL:
             return self._wrong(key, value, "a quantity with its unit", parse(_any_quantity(parse)))
         try:
@@ -223,21 +221,17 @@ class Fields:
         except InputError as error:
             return self.mistake(key, error.problem, error.fix, parse(_any_quantity(parse)))
 
-    def _wrong(self, key: str, value: Any, wanted: str, stand_in: T) -> T:
+    def _wrong(self, key: str | Path, value: Any, wanted: str, stand_in: T) -> T:
         if value is None:
             return self.mistake(key, "is missing", f"add {wanted}", stand_in)
         return self.mistake(key, f"is {_kind(value)}", f"write {wanted}", stand_in)
 
-    def _outside(self, key: str, value: float, low: T, high: float) -> T:
+    def _outside(self, key: str | Path, value: float, low: T, high: float) -> T:
         fix = f"use {_plain(low)} to {_plain(high)}"
         return self.mistake(key, f"{value!r} is out of range", fix, low)
 
-    def _line(self, key: str) -> int | None:
-        """Find the nearest line that is known: of the key, else of what holds it."""
-        name, _, index = key.partition("[")
-        path: Path = (*self._path, name)
-        if index:
-            path = (*path, int(index.rstrip("]")))
+    def _line(self, path: Path) -> int | None:
+        """Find the nearest line that is known: of the value, else of what holds it."""
         while path and path not in self._document.lines:
             path = path[:-1]
         return self._document.lines.get(path)

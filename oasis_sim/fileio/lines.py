@@ -11,6 +11,7 @@ from oasis_sim.fileio.text import printable
 from oasis_sim.units import MIB, format_bytes
 
 DEFAULT_LINE_CAP_BYTES = 64 * MIB
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class TextLines:
@@ -45,6 +46,8 @@ class TextLines:
             pending_bytes += len(rest)
             self._check_length(pending_bytes, number + 1)
         last = b"".join(pending)
+        if last == _BYTE_ORDER_MARK and number == 0:
+            last = b""
         self.unterminated = bool(last)
         if last:
             yield number + 1, self._decode(last, number + 1)
@@ -54,7 +57,7 @@ class TextLines:
         if b"\0" in raw:
             raise self._error("holds binary data", number, "name a text file")
         if number == 1:
-            raw = raw.removeprefix(b"\xef\xbb\xbf")
+            raw = raw.removeprefix(_BYTE_ORDER_MARK)
         try:
             return raw.removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError:

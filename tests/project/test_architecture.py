@@ -51,13 +51,17 @@ def test_named_paths_exist() -> None:
 
 def test_every_module_says_what_it_is() -> None:
     """Each module has a docstring, so that the map can be read."""
-    modules = [path for folder in ("oasis_sim", "gpu_exec") for path in (ROOT / folder).rglob("*.py")]
+    modules = [
+        path for folder in ("oasis_sim", "gpu_exec") for path in (ROOT / folder).rglob("*.py")
+    ]
     assert [] == [path for path in modules if not map_maker().first_line(path)]
 
 
 def test_modules_are_short() -> None:
     """No module is longer than 300 lines."""
-    modules = [path for folder in ("oasis_sim", "gpu_exec") for path in (ROOT / folder).rglob("*.py")]
+    modules = [
+        path for folder in ("oasis_sim", "gpu_exec") for path in (ROOT / folder).rglob("*.py")
+    ]
     long = [path for path in modules if path.read_text("utf-8").count("\n") > MODULE_LINES]
     assert [] == long
 

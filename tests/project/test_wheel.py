@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("pyproject.toml", "README.md", "LICENSE", "oasis_sim", "gpu_exec", "hw_profiles", "traces")
+COPIED = (
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "oasis_sim",
+    "gpu_exec",
+    "hw_profiles",
+    "traces",
+)
 
 LIST_DATA = """
 import oasis_sim
@@ -49,7 +57,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
     """Run a program and return its output; show all of it when it fails."""
-    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True)
+    done = subprocess.run(
+        list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False
+    )
     assert 0 == done.returncode, done.stdout + done.stderr
     return done.stdout
 
