@@ -21,8 +21,13 @@ LOCAL_SLOTS = 2
 """Slots per (request, layer, head) for the active block and the one that follows it."""
 
 TRANSPORTS = ("warp_gather", "tma_gather", "copy_engine", "staged", "naive")
-"""warp_gather and tma_gather run in the graph; the other three need the host per layer."""
+GRAPH_TRANSPORTS = TRANSPORTS[:2]
+"""The two gathers run inside the graph; the other transports need the host for every layer."""
 ARRANGEMENTS = ("always", "window")
+PREDICTIONS = ("inline", "stream")
+"""Scan before attention on the foreground, or beside it on a stream of its own."""
+SELECTIONS = ("fused", "separate")
+"""Selection by the last CTA of a pair's scan, or as a kernel on a stream of its own."""
 GEMMS = ("library", "persistent")
 KEY_FORMATS = ("bf16", "fp8")
 
@@ -107,6 +112,8 @@ class StepConfig:
     gather_ctas: int = 4
     arrangement: str = "always"
     gemm: str = "library"
+    prediction: str = "inline"
+    selection: str = "fused"
     moves_from: str = "schedule"
     host_bytes: int = 4 << 30
     stamped: bool = True
@@ -125,11 +132,17 @@ class StepConfig:
             raise UsageError("need batch >= 1 and pool blocks >= chosen blocks >= 1")
         if self.pool_blocks > 1024:
             raise UsageError("the selection kernel holds at most 1024 pool blocks per head")
+        if self.transport not in GRAPH_TRANSPORTS and self.moves_from != "schedule":
+            raise UsageError(f"transport {self.transport} needs a schedule: the host names the units")
+        if self.transport not in GRAPH_TRANSPORTS and self.arrangement == "window":
+            raise UsageError("only the gathers can be confined to a window")
         for value, known, name in (
             (self.transport, TRANSPORTS, "transport"),
             (self.arrangement, ARRANGEMENTS, "arrangement"),
             (self.gemm, GEMMS, "gemm"),
             (self.key_format, KEY_FORMATS, "key format"),
+            (self.prediction, PREDICTIONS, "prediction"),
+            (self.selection, SELECTIONS, "selection"),
             (self.moves_from, ("schedule", "selection"), "source of moves"),
         ):
             if value not in known:

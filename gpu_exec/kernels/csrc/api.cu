@@ -181,6 +181,11 @@ int oasis_pack_units(char* staging, const char* host, const long long* source, l
   return 0;
 }
 
+// Address by which the device reaches pinned host memory.
+int oasis_device_alias(void* host, void** alias) {
+  return static_cast<int>(cudaHostGetDevicePointer(alias, host, 0));
+}
+
 const char* oasis_error_text(int code) {
   return cudaGetErrorString(static_cast<cudaError_t>(code));
 }

@@ -1,0 +1,234 @@
+"""Enqueue one decode step: foreground, prediction, transfer and mirror streams, events per layer.
+
+The order inside a layer is QKV, append, scan with selection, attention, output and FFN. The gather
+of a layer follows that layer's selection, mirror and attention (it overwrites slots which the
+attention reads); the next step's attention follows the whole step, so it never reads a slot in
+flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_exec.kernels.arguments import StepArguments
+from gpu_exec.kernels.abi import select_scratch_bytes
+from gpu_exec.kernels.config import StepConfig
+from gpu_exec.kernels.library import launch, pointer, wide
+from gpu_exec.kernels.linear import DraftWeights, Gemm, LayerWeights
+from gpu_exec.kernels.marks import Marks
+from gpu_exec.kernels.memory import DraftMemory, StepMemory
+from gpu_exec.kernels.movelist import DeviceMoves
+
+GATHER_THREADS = 256
+MIRROR_CTAS = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Bundle what the program works on."""
+
+    config: StepConfig
+    memory: StepMemory
+    weights: LayerWeights | None
+    draft: tuple[DraftMemory, DraftWeights] | None
+    arguments: StepArguments
+    moves: DeviceMoves
+    gemm: Gemm
+    delays_ns: Mapping[str, int] = field(default_factory=dict)
+
+
+class StepProgram:
+    """Enqueue the step's kernels on the current stream and on side streams that it forks."""
+
+    def __init__(self, parts: Parts, parity: int, marks: Marks) -> None:
+        import torch
+
+        self.parts, self.parity, self.marks = parts, parity, marks
+        self.config, self.memory = parts.config, parts.memory
+        self.stages = parts.config.stages
+        self.transfers = self.stages.transfer and not self.config.dense
+        self.scans = self.stages.scan and not self.config.dense
+        self.mirrors = self.stages.mirror and not self.config.dense
+        self.window = self.config.arrangement == "window" and not self.stages.serial
+        self.main = torch.cuda.current_stream()
+        high = self.main if self.stages.serial else None
+        self.transfer = high or torch.cuda.Stream(priority=-1)
+        self.mirror = high or torch.cuda.Stream(priority=-1)
+        self.flag = high or torch.cuda.Stream(priority=-1)
+        beside = self.config.prediction == "stream" and high is None
+        self.prediction = torch.cuda.Stream() if beside else self.main
+        apart = self.config.selection == "separate" and high is None
+        self.selection = torch.cuda.Stream(priority=-1) if apart else self.prediction
+        self._forked: set[Any] = set()
+        self.scratch = select_scratch_bytes(
+            self.config.max_blocks, self.config.pool_blocks, self.config.chosen_blocks
+        )
+
+    def enqueue(self) -> None:
+        """Enqueue the whole step and join every stream."""
+        m = self.memory
+        launch("oasis_begin_step", self.parts.arguments.begin(self.parts.moves.positions))
+        if self.stages.linear:
+            m.x.copy_(m.x0)
+        for layer in range(self.config.shape.layers):
+            self._layer(layer)
+        if self.window and self.transfers:
+            self._fork_transfer()
+            self._gather(self.config.shape.layers, (0, self.config.shape.layers), None)
+        self._finish()
+        sides = (self.transfer, self.mirror, self.flag, self.prediction, self.selection)
+        for stream in sides:
+            self._join(stream)
+
+    def _layer(self, layer: int) -> None:
+        arguments, delay = self.parts.arguments, self._delay
+        self._join(self.prediction)  # the last layer's scan reads the query buffer
+        with self.marks.span("qkv", layer):
+            self._qkv(layer)
+        if self.mirrors:
+            self._fork(self.mirror)
+            self._mirror(layer)
+        if self.window and self.transfers and layer > 0:
+            self._fork_transfer()
+            self._gather(layer, (0, layer), layer)
+        if self.scans:
+            self._scan(layer)
+        if self.stages.attention:
+            delay("attention")
+            with self.marks.span("attention", layer):
+                args = arguments.attention(layer, self.parity)
+                launch("oasis_attention", args, self.config.pairs)
+        if self.window and self.transfers:
+            self._fork(self.flag)
+            self._on(self.flag, "oasis_set_flag", pointer(self.memory.stop), layer)
+        elif self.transfers:
+            self._fork_transfer()
+            self._gather(layer, (layer, layer + 1), None)
+        with self.marks.span("output_ffn", layer):
+            self._ffn(layer)
+
+    def _qkv(self, layer: int) -> None:
+        m, w = self.memory, self.parts.weights
+        if w is not None:
+            self._norm(m.x, w.norm[2 * layer], m.normed)
+            self.parts.gemm(m.normed, w.qkv[layer], m.qkv, None)
+            launch("oasis_append", self.parts.arguments.append(layer, w.head_norm))
+
+    def _ffn(self, layer: int) -> None:
+        m, w, gemm = self.memory, self.parts.weights, self.parts.gemm
+        if w is None:
+            return
+        gemm(m.attended, w.o[layer], m.x, m.x)
+        self._norm(m.x, w.norm[2 * layer + 1], m.normed)
+        gemm(m.normed, w.gate_up[layer], m.gate_up, None)
+        self._gate(m.gate_up, m.gated)
+        gemm(m.gated, w.down[layer], m.x, m.x)
+
+    def _finish(self) -> None:
+        m, w, gemm = self.memory, self.parts.weights, self.parts.gemm
+        if w is not None:
+            with self.marks.span("lm_head", 0):
+                self._norm(m.x, w.norm[-1], m.normed)
+                gemm(m.normed[: self.config.batch], w.lm_head, m.logits, None)
+        if self.parts.draft is not None:
+            with self.marks.span("draft", 0):
+                self._draft(*self.parts.draft)
+
+    def _draft(self, d: DraftMemory, w: DraftWeights) -> None:
+        gemm = self.parts.gemm
+        gemm(d.features, w.fc, d.fused, None)
+        gemm(d.joined, w.qkv, d.qkv, None)
+        launch("oasis_attention", self.parts.arguments.draft_attention(d), self.config.pairs)
+        gemm(d.attended, w.o, d.fused, d.fused)
+        gemm(d.fused, w.gate_up, d.gate_up, None)
+        self._gate(d.gate_up, d.gated)
+        gemm(d.gated, w.down, d.fused, None)
+        gemm(d.fused, w.lm_head, d.logits, None)
+
+    def _scan(self, layer: int) -> None:
+        import torch
+
+        c, arguments = self.config, self.parts.arguments
+        select = arguments.select(layer, self.parity)
+        fused = c.selection == "fused" and self.stages.selection
+        self._fork(self.prediction)
+        self._order(self.selection, self.prediction)  # scores are reused every other layer
+        with torch.cuda.stream(self.prediction):
+            self._delay("scan")
+            with self.marks.span("prediction", layer):
+                fp8 = int(c.key_format == "fp8")
+                args = arguments.scan(layer, fused)
+                launch("oasis_scan", args, select, c.pairs, fp8, self.scratch)
+        if not self.stages.selection or fused:
+            return
+        self._order(self.prediction, self.selection)
+        with torch.cuda.stream(self.selection):
+            self._delay("selection")
+            with self.marks.span("selection", layer):
+                m = self.memory
+                place = (pointer(m.position), pointer(m.step))
+                launch("oasis_select", select, *place, c.pairs, c.max_blocks, self.scratch)
+
+    def _mirror(self, layer: int) -> None:
+        import torch
+
+        with torch.cuda.stream(self.mirror):
+            self._delay("mirror")
+            with self.marks.span("mirror", layer):
+                launch("oasis_mirror", self.parts.arguments.mirror(layer), MIRROR_CTAS)
+
+    def _gather(self, layer: int, layers: tuple[int, int], stop_at: int | None) -> None:
+        import torch
+
+        c = self.config
+        with torch.cuda.stream(self.transfer):
+            self._delay("transfer")
+            with self.marks.span("transfer", layer):
+                if c.transport in ("warp_gather", "tma_gather"):
+                    args = self.parts.arguments.gather(self.parts.moves, layers, stop_at)
+                    bulk = int(c.transport == "tma_gather")
+                    launch("oasis_gather", args, c.gather_ctas, GATHER_THREADS, bulk)
+                else:
+                    self.parts.moves.copy_from_host(self.parts.arguments, layer)
+
+    def _norm(self, x: Any, weight: Any, out: Any) -> None:
+        rows, width = x.shape
+        launch("oasis_rms_norm", pointer(x), pointer(weight), pointer(out), rows, width, _eps())
+
+    def _gate(self, gate_up: Any, out: Any) -> None:
+        launch("oasis_silu_mul", pointer(gate_up), pointer(out), *out.shape)
+
+    def _on(self, stream: Any, name: str, *arguments: Any) -> None:
+        import torch
+
+        with torch.cuda.stream(stream):
+            launch(name, *arguments)
+
+    def _delay(self, stage: str) -> None:
+        if stage in self.parts.delays_ns:
+            launch("oasis_delay", wide(self.parts.delays_ns[stage]))
+
+    def _fork_transfer(self) -> None:
+        """Let the transfer stream wait for attention, selection and mirror so far."""
+        for stream in (self.main, self.selection, self.mirror):
+            self._order(stream, self.transfer)
+
+    def _fork(self, stream: Any) -> None:
+        self._order(self.main, stream)
+
+    def _join(self, stream: Any) -> None:
+        self._order(stream, self.main)
+
+    def _order(self, first: Any, second: Any) -> None:
+        """Let ``second`` wait for what ``first`` holds; streams never forked hold nothing."""
+        if first is not second and (first is self.main or first in self._forked):
+            second.wait_stream(first)
+            self._forked.add(second)
+
+
+def _eps() -> Any:
+    import ctypes
+
+    return ctypes.c_float(1e-6)

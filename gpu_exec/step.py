@@ -1,0 +1,222 @@
+"""Run decode steps with real kernels and pinned memory: one CUDA graph replay per step.
+
+    step = DecodeStep(StepConfig(QWEN3_8B, batch=128, context_capacity=16384))
+    step.load(moves)                     # StepMoves: the schedule's copies and positions
+    times = step.run(20)                 # StepTimes: per step
+    stages = step.run(5, stages=True)    # the same with per-stage times (adds event nodes)
+    step.run_one(); step.verify()        # stamps of the units moved by the last step
+    step.close()
+
+The host does nothing per layer: positions, copy lists and slot lists lie on the device. The
+copy-engine transports cannot be captured; their steps are enqueued launch by launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gpu_exec.kernels import library
+from gpu_exec.kernels.arguments import StepArguments
+from gpu_exec.kernels.config import (
+    GRAPH_TRANSPORTS,
+    QWEN3_8B,
+    StageSwitches,
+    StepConfig,
+    StepMoves,
+    StepShape,
+    StepTimes,
+    Verification,
+    synthetic_moves,
+)
+from gpu_exec.kernels.linear import DraftWeights, LayerWeights, choose_gemm
+from gpu_exec.kernels.marks import EventMarks, Marks
+from gpu_exec.kernels.memory import DraftMemory, StepMemory, require_gpu
+from gpu_exec.kernels.movelist import DeviceMoves
+from gpu_exec.kernels.program import Parts, StepProgram
+from oasis_sim.errors import RunFailed, UsageError
+
+__all__ = [
+    "QWEN3_8B",
+    "DecodeStep",
+    "StageSwitches",
+    "StepConfig",
+    "StepMoves",
+    "StepShape",
+    "StepTimes",
+    "Verification",
+    "synthetic_moves",
+]
+
+_PIECE_BYTES = 8192
+
+
+class DecodeStep:
+    """Own the memory, the weights and the captured graphs of one configuration.
+
+    ``delays_ns`` holds stages back on the device (fault injection in tests).
+    """
+
+    def __init__(self, config: StepConfig, delays_ns: Mapping[str, int] | None = None) -> None:
+        self._torch = require_gpu()
+        self.config = config
+        self.memory = StepMemory(config)
+        self._weights = LayerWeights(config) if config.stages.linear else None
+        with_draft = config.stages.draft and config.stages.linear and not config.dense
+        self._draft = (DraftMemory(config), DraftWeights(config)) if with_draft else None
+        self._delays = dict(delays_ns or {})
+        self._parts: Parts | None = None
+        self._graphs: dict[tuple[int, bool], tuple[Any, Marks]] = {}
+        self._executed = 0
+
+    def reconfigure(self, **changes: Any) -> None:
+        """Change what needs no new memory (stages, transport, arrangement, gather CTAs, gemm)."""
+        fixed = {"shape", "batch", "context_capacity", "block_tokens", "pool_blocks", "dense"}
+        wrong = sorted(fixed & changes.keys())
+        if wrong:
+            raise UsageError(f"a new step is needed to change {', '.join(wrong)}")
+        self.config = replace(self.config, **changes)
+        self._graphs.clear()
+        if self._parts is not None:
+            self._parts = self._make_parts(self._parts.moves)
+
+    def load(self, moves: StepMoves) -> None:
+        """Put a move list on the device; the next step executes its first entry."""
+        self._graphs.clear()
+        self._parts = self._make_parts(DeviceMoves(self.config, moves))
+        self.memory.step.fill_(-1)
+        self._executed = 0
+
+    def run(self, steps: int, warmup: int = 3, stages: bool = False) -> StepTimes:
+        """Execute steps and time each; with ``stages`` also time the stages inside."""
+        torch, m = self._torch, self.memory
+        for _ in range(warmup):
+            self.run_one(stages)
+        torch.cuda.synchronize()
+        before = (int(m.moved.item()), int(m.mirrored.item()))
+        first_step = self._executed
+        times, stage_rows = self._timed(steps, stages)
+        units = sum(self._units(first_step + i) for i in range(steps))
+        pieces = int(m.moved.item()) - before[0]
+        mirrored = int(m.mirrored.item()) - before[1]
+        if self.config.transport in ("copy_engine", "naive"):
+            pieces = units * (self.config.unit_bytes // _PIECE_BYTES)
+        names = sorted({name for row in stage_rows for name in row})
+        return StepTimes(
+            step_ms=tuple(times),
+            stage_ms={n: float(np.median([r.get(n, 0.0) for r in stage_rows])) for n in names},
+            moved_units=pieces * _PIECE_BYTES // self.config.unit_bytes,
+            moved_bytes=pieces * _PIECE_BYTES,
+            mirrored_bytes=mirrored * self.config.unit_bytes,
+        )
+
+    def run_one(self, stages: bool = False) -> None:
+        """Execute the next step without waiting for it."""
+        parts = self._need_parts()
+        parts.moves.phase = self._executed % parts.moves.steps
+        parity = self._executed % 2 if self.config.moves_from == "selection" else 0
+        if self.config.transport in GRAPH_TRANSPORTS or self.config.dense:
+            self._graph(parity, stages)[0].replay()
+        else:
+            marks = EventMarks(external=False) if stages else Marks()
+            StepProgram(parts, parity, marks).enqueue()
+            self._graphs[(parity, stages)] = (None, marks)
+        self._executed += 1
+
+    def verify(self) -> Verification:
+        """Check on the device every byte of the units that the last step moved (stamped pools)."""
+        if not self.config.stamped or self._executed == 0 or self.config.dense:
+            raise UsageError("only the moves of an executed step in a stamped pool can be checked")
+        m, parts = self.memory, self._need_parts()
+        m.checked.zero_()
+        m.wrong.zero_()
+        for layer in range(self.config.shape.layers):
+            args = parts.arguments.gather(parts.moves, (layer, layer + 1), None)
+            counters = (library.pointer(m.checked), library.pointer(m.wrong))
+            library.launch("oasis_check_stamps", args, *counters)
+        return Verification(
+            checked_units=int(m.checked.item()),
+            wrong_units=int(m.wrong.item()),
+            aliased=self.config.host_aliased,
+        )
+
+    def close(self) -> None:
+        """Release graphs, device memory and pinned memory."""
+        self._torch.cuda.synchronize()
+        self._graphs.clear()
+        self._parts = self._weights = self._draft = None
+        del self.memory
+        self._torch.cuda.empty_cache()
+
+    def _make_parts(self, moves: DeviceMoves) -> Parts:
+        return Parts(
+            config=self.config,
+            memory=self.memory,
+            weights=self._weights if self.config.stages.linear else None,
+            draft=self._draft if self.config.stages.draft else None,
+            arguments=StepArguments(self.config, self.memory),
+            moves=moves,
+            gemm=choose_gemm(self.config.gemm),
+            delays_ns=self._delays,
+        )
+
+    def _need_parts(self) -> Parts:
+        if self._parts is None:
+            raise UsageError("load a move list first")
+        return self._parts
+
+    def _units(self, executed: int) -> int:
+        """Return the moves of the schedule in the given executed step."""
+        if self.config.dense or not self.config.stages.transfer:
+            return 0
+        moves = self._need_parts().moves
+        return moves.units(executed % moves.steps)
+
+    def _timed(self, steps: int, stages: bool) -> tuple[list[float], list[dict[str, float]]]:
+        torch = self._torch
+        rows: list[dict[str, float]] = []
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+        events[0].record()
+        for index in range(steps):
+            self.run_one(stages)
+            events[index + 1].record()
+            if stages:
+                torch.cuda.synchronize()
+                rows.append(self._last_marks().totals_ms())
+                if index + 1 < steps:
+                    events[index + 1].record()
+        torch.cuda.synchronize()
+        return [a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False)], rows
+
+    def _last_marks(self) -> EventMarks:
+        parity = (self._executed - 1) % 2 if self.config.moves_from == "selection" else 0
+        marks = self._graphs[(parity, True)][1]
+        if not isinstance(marks, EventMarks):
+            raise RunFailed("the step was not instrumented")
+        return marks
+
+    def _graph(self, parity: int, stages: bool) -> tuple[Any, Marks]:
+        key = (parity, stages)
+        if key not in self._graphs:
+            torch, parts = self._torch, self._need_parts()
+            self._warm_up(parts)
+            marks = EventMarks(external=True) if stages else Marks()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                StepProgram(parts, parity, marks).enqueue()
+            self._graphs[key] = (graph, marks)
+        return self._graphs[key]
+
+    def _warm_up(self, parts: Parts) -> None:
+        """Call every linear layer once, so that library handles and kernels exist."""
+        torch, m, w = self._torch, self.memory, parts.weights
+        if w is not None:
+            parts.gemm(m.normed, w.qkv[0], m.qkv, None)
+            parts.gemm(m.attended, w.o[0], m.x, m.x)
+            parts.gemm(m.normed, w.gate_up[0], m.gate_up, None)
+            parts.gemm(m.gated, w.down[0], m.x, m.x)
+            parts.gemm(m.normed[: self.config.batch], w.lm_head, m.logits, None)
+        torch.cuda.synchronize()
