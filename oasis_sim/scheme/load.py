@@ -8,7 +8,7 @@ from typing import Any
 
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.fileio import Document, Fields, find_input, load_yaml, shipped_inputs
-from oasis_sim.scheme.scheme import Scheme
+from oasis_sim.scheme.scheme import WORDS, Scheme
 
 _DEFAULTS = Scheme("default")
 
@@ -43,6 +43,8 @@ def _read_part(fields: Fields, key: str, default: Any) -> Any:
     """Read one part as the type of its default; the ranges are the scheme's own business."""
     if key == "name":
         return fields.text(key)
+    if key in WORDS:
+        return fields.text(key, default, choices=WORDS[key])
     if key in {"fetch_ratio", "cap_blocks"}:
         if not fields.has(key):
             return None
@@ -53,7 +55,7 @@ def _read_part(fields: Fields, key: str, default: Any) -> Any:
         return fields.integer(key, default)
     if isinstance(default, float):
         return fields.number(key, default)
-    return fields.text(key, default) if default or fields.has(key) else ""
+    return fields.text(key) if fields.has(key) else ""
 
 
 def with_options(scheme: Scheme, **options: Any) -> Scheme:

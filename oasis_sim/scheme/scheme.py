@@ -9,11 +9,14 @@ from fractions import Fraction
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import raise_all
 
-PREDICTORS = ("draft", "previous", "current", "oracle")
-LOOKAHEADS = ("one_step", "none")
-UNITS = ("block", "token")
-EVICTIONS = ("least_recently_selected",)
-TRANSPORTS = ("sm_gather", "copy_engine", "naive")
+WORDS: dict[str, tuple[str, ...]] = {
+    "predictor": ("draft", "previous", "current", "oracle"),
+    "lookahead": ("one_step", "none"),
+    "unit": ("block", "token"),
+    "evict": ("least_recently_selected",),
+    "transport": ("sm_gather", "copy_engine", "naive"),
+}
+"""The parts that are chosen from a list."""
 
 
 @dataclass(frozen=True)
@@ -105,9 +108,9 @@ class Scheme:
         return (self.chosen_blocks + self.reserved_blocks) * self.block_tokens
 
     def to_config(self) -> dict[str, str | int | float | bool]:
-        """Return the scheme as a scheme file holds it; parts that are not set are left out."""
+        """Return the scheme as a scheme file holds it; parts without a value are left out."""
         parts = dataclasses.asdict(self)
-        return {key: value for key, value in parts.items() if value is not None}
+        return {key: value for key, value in parts.items() if value not in {None, ""}}
 
 
 def exact(number: float) -> Fraction:
@@ -122,16 +125,9 @@ def contradictions(scheme: Scheme) -> list[tuple[str, str]]:
 
 
 def _unknown_words(scheme: Scheme) -> list[tuple[str, str]]:
-    words = {
-        "predictor": PREDICTORS,
-        "lookahead": LOOKAHEADS,
-        "unit": UNITS,
-        "evict": EVICTIONS,
-        "transport": TRANSPORTS,
-    }
     return [
         (key, f"{getattr(scheme, key)!r} is not known; use one of {', '.join(known)}")
-        for key, known in words.items()
+        for key, known in WORDS.items()
         if getattr(scheme, key) not in known
     ]
 
