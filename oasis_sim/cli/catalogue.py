@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -145,6 +146,9 @@ def plain_value(value: Any) -> Any:
         return {str(key): plain_value(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain_value(item) for item in value]
+    if isinstance(value, float) and math.isinf(value):
+        # Ideal engines hold neighbours up altogether; JSON has no infinity.
+        return "infinite"
     return value
 
 
@@ -165,8 +169,17 @@ def print_entry(entry: Entry, output_format: str) -> None:
     _print(
         output_format,
         as_json=lambda: dict(entry),
-        as_rows=lambda: [("part", "value"), *flatten(entry)],
+        as_rows=lambda: [("part", "value"), *flatten(joined_lists(entry))],
     )
+
+
+def joined_lists(value: Any) -> Any:
+    """Return nested values with each list of numbers or texts as one text."""
+    if isinstance(value, Mapping):
+        return {key: joined_lists(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return ", ".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
+    return value
 
 
 def _print(

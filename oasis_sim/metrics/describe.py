@@ -22,6 +22,7 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         "scheme": scheme.name,
         "trace": describe_traces(scenario),
         **_sparse_parts(scheme),
+        "offload": scheme.offload,
         "predictor": scheme.predictor,
         "lookahead": scheme.lookahead,
         "transport": scheme.transport,

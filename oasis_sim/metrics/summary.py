@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from oasis_sim import __version__
+from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.memory import footprint
 from oasis_sim.engine.result import BOUNDS, STAGES, STATUS, RunResult
 from oasis_sim.metrics.describe import describe_scenario
 from oasis_sim.metrics.distribution import distribution, finite_or_none, significant
@@ -114,7 +115,7 @@ def _step_bound(result: RunResult) -> dict[str, Any]:
     }
 
 
-def _tiers(result: RunResult) -> dict[str, Mapping[str, int]]:
+def _tiers(result: RunResult) -> dict[str, dict[str, Any]]:
     memory, steps = result.memory, result.steps
     peak_kv = int(steps.hbm_kv_bytes.max(initial=0))
     peak_host = int(steps.host_kv_bytes.max(initial=0))
@@ -129,6 +130,7 @@ def _tiers(result: RunResult) -> dict[str, Mapping[str, int]]:
             "peak_bytes": memory.weights_bytes + memory.reserved_bytes + peak_kv,
             "dense_request_bytes": memory.dense_request_bytes,
             "sparse_request_bytes": memory.sparse_request_bytes,
+            "sparse_request_parts": _sparse_parts(result),
         },
         "host": {
             "capacity_bytes": memory.host_capacity_bytes,
@@ -137,6 +139,24 @@ def _tiers(result: RunResult) -> dict[str, Mapping[str, int]]:
             "request_bytes": memory.host_request_bytes,
         },
         "remote": {"capacity_bytes": 0, "weights_bytes": 0, "peak_bytes": 0},
+    }
+
+
+def _sparse_parts(result: RunResult) -> dict[str, int | None]:
+    """Split the HBM of the longest request in its sparse phase; None where there is none."""
+    scenario = result.scenario
+    if not scenario.scheme.offload:
+        parts = ("working_set_bytes", "compressed_keys_bytes", "draft_kv_bytes")
+        return dict.fromkeys(parts)
+    cost = CostModel(
+        scenario.profile, scenario.engine_name, scenario.model, scenario.scheme, scenario.tp
+    )
+    sizes = footprint(cost)
+    tokens = int((scenario.workload.prompt_tokens + scenario.workload.output_tokens).max())
+    return {
+        "working_set_bytes": sizes.sparse_fixed,
+        "compressed_keys_bytes": sizes.compressed_token * tokens,
+        "draft_kv_bytes": sizes.draft_token * tokens,
     }
 
 

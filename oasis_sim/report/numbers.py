@@ -5,6 +5,7 @@ from __future__ import annotations
 from oasis_sim.units import format_bytes
 
 NOTHING = "-"
+MILLISECONDS_SHOWN = 10_000
 
 
 def number(value: float | None) -> str:
@@ -16,6 +17,15 @@ def number(value: float | None) -> str:
         return f"{value:,.0f}"
     digits = 1 if size >= 100 else 2 if size >= 1 else 3 if size >= 0.1 else 4
     return f"{value:.{digits}f}"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a time given in milliseconds, in seconds once it is long."""
+    if value is None:
+        return NOTHING
+    if abs(value) < MILLISECONDS_SHOWN:
+        return f"{number(value)} ms"
+    return f"{number(value / 1_000)} s"
 
 
 def count(value: int | None) -> str:

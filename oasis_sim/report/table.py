@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import IO
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,19 +19,18 @@ WIDTH_WITHOUT_TERMINAL = 110
 
 def print_view(view: View, stream: IO[str]) -> None:
     """Print a report on a stream, in colour only on a terminal that wants it."""
-    console = console_for(stream)
-    console.print(Text(plain(view.heading), style="bold"))
+    parts: list[RenderableType] = [Text(plain(view.heading), style="bold")]
     if view.warning:
-        console.print(Text(plain(view.warning), style="bold yellow"))
-    console.print()
-    width = max((len(row.label) for section in view.sections for row in section.rows), default=0)
-    values = max((len(row.value) for section in view.sections for row in section.rows), default=0)
+        parts.append(Text(plain(view.warning), style="bold yellow"))
+    rows = [row for section in view.sections for row in section.rows]
+    width = max((len(row.label) for row in rows), default=0)
+    values = max((len(row.value) for row in rows), default=0)
     for section in view.sections:
-        if section.title:
-            console.print(Text(section.title, style="bold"))
-        console.print(Padding(_grid(section, width, values), (0, 0, 1, 2)))
-    for note in view.notes:
-        console.print(Text(plain(note), style="dim"))
+        parts += [Text(), Text(section.title, style="bold")] if section.title else [Text()]
+        parts.append(Padding(_grid(section, width, values), (0, 0, 0, 2)))
+    notes = [Text(plain(note), style="dim") for note in view.notes]
+    parts += [Text(), *notes] if notes else []
+    _print(Group(*parts), stream)
 
 
 def print_rows(rows: Sequence[Sequence[object]], stream: IO[str]) -> None:
@@ -41,15 +41,17 @@ def print_rows(rows: Sequence[Sequence[object]], stream: IO[str]) -> None:
         table.add_column(Text(title), header_style="bold", overflow="fold")
     for row in body:
         table.add_row(*(Text(cell) for cell in row))
-    console_for(stream).print(table)
+    _print(table, stream)
 
 
-def console_for(stream: IO[str]) -> Console:
-    """Return a console on a stream; off a terminal it has a fixed width and no colour."""
+def _print(content: RenderableType, stream: IO[str]) -> None:
+    """Print on a terminal as it is; elsewhere with a fixed width, without colour or padding."""
     if stream.isatty():
-        return Console(file=stream, highlight=False, emoji=False, markup=False)
-    return Console(
-        file=stream,
+        Console(file=stream, highlight=False, emoji=False, markup=False).print(content)
+        return
+    buffer = io.StringIO()
+    console = Console(
+        file=buffer,
         width=WIDTH_WITHOUT_TERMINAL,
         highlight=False,
         emoji=False,
@@ -57,6 +59,8 @@ def console_for(stream: IO[str]) -> Console:
         color_system=None,
         force_terminal=False,
     )
+    console.print(content)
+    stream.writelines(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines())
 
 
 def _grid(section: Section, label_width: int, value_width: int) -> Table:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oasis_sim.metrics import SAMPLES_FOR_P99
-from oasis_sim.report.numbers import count, gigabytes, number, percent, rate
+from oasis_sim.report.numbers import count, gigabytes, milliseconds, number, percent, rate
 
 Summary = Mapping[str, Any]
 MARK = "*"
@@ -102,7 +102,7 @@ def _speed(summary: Summary) -> tuple[Row, ...]:
             rate(throughput["output_tokens_per_s"], "tokens/s"),
             f"{rate(throughput['requests_per_s'], 'requests/s')}; "
             f"{rate(throughput['decode_output_tokens_per_s'], 'tokens/s')} in steps without "
-            f"prefill; at most {rate(bounds['output_tokens_per_s_upper'], 'tokens/s')}",
+            f"prefill; roofline {rate(bounds['output_tokens_per_s_upper'], 'tokens/s')}",
         ),
         Row("TPOT", *_spread(latency["tpot_ms"])),
         Row("TTFT", *_spread(latency["ttft_ms"])),
@@ -115,9 +115,9 @@ def _speed(summary: Summary) -> tuple[Row, ...]:
         ),
         Row(
             "Step",
-            f"{number(steps['step_ms']['mean'])} ms",
-            f"p50 {number(steps['step_ms']['p50'])}; at least {number(bounds['step_ms_lower'])} ms;"
-            f" {count(steps['count'])} steps",
+            milliseconds(steps["step_ms"]["mean"]),
+            f"p50 {milliseconds(steps['step_ms']['p50'])}; roofline "
+            f"{milliseconds(bounds['step_ms_lower'])}; {count(steps['count'])} steps",
         ),
         Row("Step bound by", *_bound(summary)),
     )
@@ -127,64 +127,47 @@ def _spread(values: Mapping[str, Any]) -> tuple[str, str]:
     mark = MARK if values["p99_has_too_few_samples"] else ""
     if values["samples"] == 0:
         return "none", "no request got this far"
-    detail = f"p50 {number(values['p50'])}, p90 {number(values['p90'])}"
-    return f"{number(values['mean'])} ms", f"{detail}, p99 {number(values['p99'])}{mark}"
+    p50, p90, p99 = (milliseconds(values[name]) for name in ("p50", "p90", "p99"))
+    return milliseconds(values["mean"]), f"p50 {p50}, p90 {p90}, p99 {p99}{mark}"
 
 
 def _bound(summary: Summary) -> tuple[str, str]:
-    shares = {name: share["share_of_steps"] for name, share in summary["step_bound"].items()}
-    present = sorted(
-        ((share, name) for name, share in shares.items() if share), key=lambda pair: -pair[0]
-    )
+    shares = ((share["share_of_steps"], name) for name, share in summary["step_bound"].items())
+    present = sorted(((share, name) for share, name in shares if share), reverse=True)
     if not present:
         return "nothing", "no step was run"
     text = [f"{name} {percent(share)}" for share, name in present]
-    waited = summary["stages_ms_per_step"]["transfer_wait"]
-    rest = f"{', '.join(text[1:])}; " if text[1:] else ""
-    return text[0], f"{rest}compute waits {number(waited)} ms per step for transfers"
+    if summary["scenario"]["offload"]:
+        waited = milliseconds(summary["stages_ms_per_step"]["transfer_wait"])
+        text.append(f"compute waits {waited} per step for transfers")
+    return text[0], "; ".join(text[1:])
 
 
 def _traffic(summary: Summary) -> tuple[Row, ...]:
-    down, up = summary["links"]["pcie_h2d"], summary["links"]["pcie_d2h"]
-    transport = summary["scenario"]["transport"]
-    network = summary["links"]["network"]
+    scenario, links = summary["scenario"], summary["links"]
     rows = [
-        Row(
-            "Host to GPU",
-            rate(down["gb_per_s_mean"], "GB/s"),
-            f"{percent(down['utilisation'])} of {number(down['limit_gb_per_s'])} GB/s by "
-            f"{transport} (nominal {number(down['nominal_gb_per_s'])}); "
-            f"{gigabytes(down['bytes_per_step_mean'])} per step",
-        ),
-        Row(
-            "GPU to host",
-            rate(up["gb_per_s_mean"], "GB/s"),
-            f"{percent(up['utilisation'])} of {number(up['limit_gb_per_s'])} GB/s; "
-            f"{gigabytes(up['bytes_per_step_mean'])} per step",
-        ),
+        _link("Host to GPU", links["pcie_h2d"], f" by {scenario['transport']}"),
+        _link("GPU to host", links["pcie_d2h"]),
+        _link("Network", links["network"]),
     ]
-    if network["bytes_total"]:
-        rows.append(
-            Row(
-                "Network",
-                rate(network["gb_per_s_mean"], "GB/s"),
-                f"{percent(network['utilisation'])} of {number(network['limit_gb_per_s'])} GB/s",
-            )
-        )
-    return tuple(rows)
+    shown = [row for row in rows if row is not None]
+    return tuple(shown or [Row("No transfers", "0 B", "all KV stays in HBM")])
+
+
+def _link(label: str, link: Mapping[str, Any], reached_by: str = "") -> Row | None:
+    if not link["bytes_total"]:
+        return None
+    return Row(
+        label,
+        rate(link["gb_per_s_mean"], "GB/s"),
+        f"{percent(link['utilisation'])} of {number(link['limit_gb_per_s'])} GB/s{reached_by} "
+        f"(nominal {number(link['nominal_gb_per_s'])}); "
+        f"{gigabytes(link['bytes_per_step_mean'])} per step",
+    )
 
 
 def _memory(summary: Summary) -> tuple[Row, ...]:
-    hbm, host = summary["tiers"]["hbm"], summary["tiers"]["host"]
-    pool = hbm["kv_pool_bytes"]
-    fits = [
-        f"{count(pool // size)} {phase}"
-        for phase, size in (
-            ("dense", hbm["dense_request_bytes"]),
-            ("sparse", hbm["sparse_request_bytes"]),
-        )
-        if size
-    ]
+    hbm = summary["tiers"]["hbm"]
     return (
         Row(
             "HBM at peak",
@@ -195,46 +178,64 @@ def _memory(summary: Summary) -> tuple[Row, ...]:
         ),
         Row(
             "KV pool",
-            gigabytes(pool),
-            f"{gigabytes(hbm['usable_bytes'])} - {gigabytes(hbm['weights_bytes'])} - "
-            f"{gigabytes(hbm['reserved_bytes'])}; holds {' or '.join(fits)} requests",
+            gigabytes(hbm["kv_pool_bytes"]),
+            f"usable {gigabytes(hbm['usable_bytes'])} - weights {gigabytes(hbm['weights_bytes'])}"
+            f" - reserved {gigabytes(hbm['reserved_bytes'])}",
         ),
-        Row(
-            "One request",
-            gigabytes(hbm["sparse_request_bytes"]),
-            f"sparse in HBM at full length; dense {gigabytes(hbm['dense_request_bytes'])}; "
-            f"in host memory {gigabytes(host['request_bytes'])}",
-        ),
-        Row(
-            "Host at peak",
-            gigabytes(host["peak_bytes"]),
-            f"of {gigabytes(host['capacity_bytes'])} that may be pinned for KV",
-        ),
+        *_request_memory(summary),
     )
+
+
+def _request_memory(summary: Summary) -> tuple[Row, ...]:
+    """Say what the longest request occupies in each phase and how many would fit."""
+    hbm, host = summary["tiers"]["hbm"], summary["tiers"]["host"]
+    pool, parts = hbm["kv_pool_bytes"], hbm["sparse_request_parts"]
+    dense, sparse = hbm["dense_request_bytes"], hbm["sparse_request_bytes"]
+    rows = [Row("Request, dense", gigabytes(dense), f"at full length; {count(pool // dense)} fit")]
+    if summary["scenario"]["offload"]:
+        rows += [
+            Row(
+                "Request, sparse",
+                gigabytes(sparse),
+                f"working set {gigabytes(parts['working_set_bytes'])} + min/max keys "
+                f"{gigabytes(parts['compressed_keys_bytes'])} + draft KV "
+                f"{gigabytes(parts['draft_kv_bytes'])}; {count(pool // sparse)} fit",
+            ),
+            Row(
+                "Host at peak",
+                gigabytes(host["peak_bytes"]),
+                f"of {gigabytes(host['capacity_bytes'])} pinned for KV; "
+                f"{gigabytes(host['request_bytes'])} per request",
+            ),
+        ]
+    return tuple(rows)
 
 
 def _working_set(summary: Summary) -> tuple[Row, ...]:
     residency, scenario = summary["residency"], summary["scenario"]
-    left = number(residency["deferred_blocks"])
     if residency["needed_blocks"] is None:
         return ()
+    left = number(residency["deferred_blocks"])
+    chosen = scenario["budget_tokens"] // scenario["block_tokens"]
     return (
         Row(
             "Blocks missing",
             number(residency["needed_blocks"]),
-            f"of a prediction; {percent(residency['hit_rate'])} of it was resident",
+            f"of about {count(chosen)} predicted; {percent(residency['hit_rate'])} were resident",
         ),
         Row(
             "Blocks fetched",
             number(residency["admitted_blocks"]),
-            f"at most {count(scenario['cap_blocks'])} of {count(scenario['budget_tokens'])} / "
-            f"{count(scenario['block_tokens'])}; {left} left behind",
+            f"at most {count(scenario['cap_blocks'])} (fetch ratio "
+            f"{scenario['fetch_ratio']:g}); {left} left in host memory, not attended",
         ),
     )
 
 
 def _quality(summary: Summary) -> tuple[Row, ...]:
     quality = summary["quality"]
+    if not summary["scenario"]["offload"]:
+        return ()
     mass, lost = quality["attention_mass"], quality["lost_mass"]
     rows = (
         ("Top-K agreement (proxy)", quality["topk_agreement"], "attended set against the true one"),

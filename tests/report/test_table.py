@@ -68,7 +68,7 @@ def test_quality_is_called_a_proxy_and_never_accuracy() -> None:
 def test_p99_of_few_requests_is_marked() -> None:
     """Two requests have no p99 worth the name, and the table says why."""
     text = text_of(tiny_result())
-    assert "p99 60*" in text
+    assert "p99 60 ms*" in text
     assert "459 are needed" in text
 
 
