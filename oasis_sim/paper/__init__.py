@@ -1,0 +1,1 @@
+"""Published tables and figures, and the simulations that are put beside them."""
