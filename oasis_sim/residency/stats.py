@@ -30,6 +30,7 @@ from oasis_sim.trace.part import select_part
 from oasis_sim.trace.trace import NO_BLOCK, AttentionTrace, Order
 
 ORACLE_MASS = "oracle_mass"
+BEST_SETS = (ORACLE_MASS, CURRENT)
 SINK_BLOCKS = 1
 RECENT_BLOCKS = 2
 
@@ -112,7 +113,7 @@ def trace_stats(
     rows = []
     for budget in budgets:
         for name in names:
-            if name in {ORACLE_MASS, CURRENT}:
+            if name in BEST_SETS:
                 rows.append(_best_set_row(trace, budget, name))
             else:
                 rows += [_predictor_row(trace, budget, name, ratio) for ratio in fetch_ratios]
