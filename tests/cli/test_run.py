@@ -1,0 +1,292 @@
+"""`oasis-sim run` end to end on a small trace: results, files, repeatability, refusals."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oasis_sim.cli.main import main
+from oasis_sim.cli.terminal import progress_bar
+from oasis_sim.trace import save_trace
+from tests.strategies import make_trace
+
+SMALL = ["--budget", "64", "--context", "200", "--output-tokens", "20", "--concurrency", "2"]
+FILES = {
+    "config.yaml",
+    "summary.json",
+    "steps.csv",
+    "requests.csv",
+    "schedule.npz",
+    "timeline.json",
+    "manifest.json",
+    "run.log",
+}
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a directory that holds a small trace."""
+    monkeypatch.chdir(tmp_path)
+    trace = make_trace(1, block_tokens=16, prompt=300, stored=12, drafters=("ngram", "skip"))
+    save_trace(trace, tmp_path / "small.npz")
+    return tmp_path
+
+
+def small_run(*arguments: str) -> int:
+    """Run the small scenario with more arguments."""
+    return main(["run", "--trace", "small.npz", *SMALL, *arguments])
+
+
+def content_of(directory: Path) -> dict[str, bytes]:
+    """Return the files of a run but for its log."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "run.log"}
+
+
+def run_directories(place: Path) -> list[Path]:
+    """Return the run directories under the default place."""
+    return sorted((place / "runs").iterdir()) if (place / "runs").exists() else []
+
+
+def test_a_run_writes_its_directory_and_prints_its_result(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All files are there, hashed; the result is on standard output, the place on the other."""
+    assert small_run("--out", "out") == 0
+    shown = capsys.readouterr()
+    assert "Throughput" in shown.out
+    assert shown.err == "run directory: out\n"
+    assert {path.name for path in (beside / "out").iterdir()} == FILES
+    manifest = json.loads((beside / "out" / "manifest.json").read_text())
+    for name, entry in manifest["files"].items():
+        content = (beside / "out" / name).read_bytes()
+        assert entry["sha256"] == hashlib.sha256(content).hexdigest()
+
+
+def test_json_is_one_document_and_the_file_is_the_same(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is printed as JSON is what summary.json holds, and nothing else is printed."""
+    assert small_run("--out", "out", "--format", "json", "--quiet") == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out == (beside / "out" / "summary.json").read_text()
+    assert json.loads(shown.out)["requests"]["completed"] == 4
+
+
+def test_csv_output_and_tables_parse(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every table has as many cells in each row as in its header."""
+    assert small_run("--out", "out", "--format", "csv") == 0
+    texts = [capsys.readouterr().out]
+    texts += [(beside / "out" / name).read_text() for name in ("steps.csv", "requests.csv")]
+    for text in texts:
+        rows = list(csv.reader(io.StringIO(text)))
+        assert len(rows) > 1
+        assert {len(row) for row in rows} == {len(rows[0])}
+
+
+def test_the_same_scenario_gives_the_same_bytes(beside: Path) -> None:
+    """Only run.log may differ between two runs."""
+    assert small_run("--out", "one") == 0
+    assert small_run("--out", "two") == 0
+    assert content_of(beside / "one") == content_of(beside / "two")
+
+
+def test_a_config_run_again_gives_the_same_bytes(beside: Path) -> None:
+    """config.yaml holds the whole scenario, whatever options made it."""
+    options = ["--predictor", "skip", "--cap-blocks", "1", "--rate", "3", "--seed", "7"]
+    assert small_run(*options, "--requests", "5", "--out", "one") == 0
+    assert main(["run", "--config", "one/config.yaml", "--out", "two"]) == 0
+    assert content_of(beside / "one") == content_of(beside / "two")
+
+
+def test_a_request_file_run_again_gives_the_same_bytes(beside: Path) -> None:
+    """The same holds for requests from a file."""
+    (beside / "day.csv").write_text(
+        "arrival_s,prompt_tokens,output_tokens\n0,100,9\n1.5,300,12\n2,50,3\n"
+    )
+    load = ["--workload", "day.csv", "--workload-format", "csv", "--requests", "2"]
+    arguments = ["run", "--trace", "small.npz", "--budget", "64", *load]
+    assert main([*arguments, "--out", "one"]) == 0
+    assert main(["run", "--config", "one/config.yaml", "--out", "two"]) == 0
+    assert content_of(beside / "one") == content_of(beside / "two")
+    summary = json.loads((beside / "one" / "summary.json").read_text())
+    assert summary["scenario"]["workload"]["prompt_tokens"]["max"] == 300
+
+
+def test_options_on_top_of_a_config_change_the_run(beside: Path) -> None:
+    """A config is a starting point."""
+    assert small_run("--out", "one") == 0
+    assert main(["run", "--config", "one/config.yaml", "--requests", "3", "--out", "two"]) == 0
+    summary = json.loads((beside / "two" / "summary.json").read_text())
+    assert summary["requests"]["arrived"] == 3
+
+
+def test_a_changed_input_is_noticed(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A config is not run on another trace of the same name."""
+    assert small_run("--out", "one") == 0
+    save_trace(make_trace(2, block_tokens=16, prompt=300), beside / "small.npz")
+    capsys.readouterr()
+    assert main(["run", "--config", "one/config.yaml", "--out", "two"]) == 3
+    assert "fingerprints.trace_1" in capsys.readouterr().err
+    assert not (beside / "two").exists()
+    again = ["run", "--config", "one/config.yaml", "--trace", "small.npz", "--out", "two"]
+    assert main(again) == 0
+
+
+def test_without_out_the_place_follows_from_the_scenario(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Running the same command twice works and leaves one directory; another scenario, two."""
+    assert small_run() == 0
+    first = run_directories(beside)
+    assert len(first) == 1
+    capsys.readouterr()
+    assert small_run() == 0
+    assert "same bytes" in capsys.readouterr().err
+    assert run_directories(beside) == first
+    assert small_run("--seed", "1") == 0
+    assert len(run_directories(beside)) == 2
+
+
+def test_a_default_place_with_foreign_files_keeps_them(beside: Path) -> None:
+    """Results that a user added to a run survive a repetition."""
+    assert small_run() == 0
+    place = run_directories(beside)[0]
+    (place / "notes.txt").write_text("mine")
+    assert small_run() == 0
+    (place / "steps.csv").write_text("damaged")
+    assert small_run() == 2
+    assert (place / "notes.txt").read_text() == "mine"
+
+
+def test_a_damaged_default_run_is_written_again(beside: Path) -> None:
+    """A directory with nothing but our files is replaced when its bytes are not ours."""
+    assert small_run() == 0
+    place = run_directories(beside)[0]
+    before = content_of(place)
+    (place / "steps.csv").write_text("damaged")
+    assert small_run() == 0
+    assert content_of(place) == before
+
+
+def test_a_taken_place_is_refused_unless_forced(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An earlier run is not overwritten by accident."""
+    assert small_run("--out", "out") == 0
+    capsys.readouterr()
+    assert small_run("--out", "out") == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "--force" in shown.err
+    assert small_run("--out", "out", "--force") == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--profile", "h9000"], 3),
+        (["--model", "nonesuch"], 3),
+        (["--scheme", "nonesuch"], 3),
+        (["--trace", "nonesuch.npz"], 3),
+        (["--config", "nonesuch.yaml"], 3),
+        (["--workload", "nonesuch.csv", "--workload-format", "csv"], 3),
+        (["--predictor", "nonesuch"], 3),
+        (["--tp", "7"], 2),
+        (["--out", "small.npz"], 2),
+        (["--model", "qwen3-235b-a22b"], 1),
+    ],
+)
+def test_refusals_are_one_line_and_leave_nothing_behind(
+    beside: Path, arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No traceback, no half-written directory, the right exit code."""
+    before = {path.name for path in beside.iterdir()}
+    size = SMALL if "--workload" not in arguments else []
+    assert main(["run", "--trace", "small.npz", *size, *arguments]) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.splitlines()[-1].startswith("oasis-sim: error: ")
+    assert "Traceback" not in shown.err
+    assert {path.name for path in beside.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("line", "field"),
+    [
+        ("seed: -1", "seed"),
+        ("seed: true", "seed"),
+        ("tp: '2'", "tp"),
+        ("max_steps: .nan", "max_steps"),
+        ("version: 2", "version"),
+        ("concurrency: 0", "concurrency"),
+        ("unknown: 1", "unknown"),
+        ("trace: []", "trace"),
+        ("workload: {kind: closed}", "workload.kind"),
+        ("workload: {kind: poisson}", "rate_per_s"),
+        ("scheme: {name: x, fetch_ratio: 2}", "fetch_ratio"),
+    ],
+)
+def test_a_config_with_a_mistake_is_refused_with_its_place(
+    beside: Path, line: str, field: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the file, the line and the field."""
+    head = {"format": "oasis-config", "version": "1"}
+    head.pop(line.partition(":")[0], None)
+    text = "".join(f"{key}: {value}\n" for key, value in head.items()) + f"{line}\n"
+    (beside / "bad.yaml").write_text(text)
+    assert main(["run", "--config", "bad.yaml"]) == 3
+    message = capsys.readouterr().err
+    assert f"bad.yaml:{len(head) + 1}" in message
+    assert field in message
+
+
+def test_a_short_config_means_the_defaults(beside: Path) -> None:
+    """What a hand-written config leaves out is the default scenario's."""
+    (beside / "own.yaml").write_text(
+        "format: oasis-config\nversion: 1\nscheme: dense\nmodel: smollm2-135m\n"
+        "workload: {kind: closed_loop, requests: 3, context_tokens: 100, output_tokens: 5}\n"
+    )
+    assert main(["run", "--config", "own.yaml", "--out", "out"]) == 0
+    scenario: dict[str, Any] = json.loads((beside / "out" / "summary.json").read_text())["scenario"]
+    assert (scenario["scheme"], scenario["engine"], scenario["requests"]) == ("dense", "vllm", 3)
+
+
+def test_no_bar_and_no_colour_off_a_terminal(beside: Path) -> None:
+    """Piped output holds no escape sequence."""
+    command = [sys.executable, "-m", "oasis_sim.cli.main", "run", "--trace", "small.npz", *SMALL]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        command, capture_output=True, check=True, env={"PYTHONPATH": str(root), "PATH": ""}
+    )
+    assert b"\x1b" not in done.stdout + done.stderr
+    assert done.stdout.count(b"Throughput") == 1
+
+
+def test_progress_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody watches there is no callback at all."""
+    with progress_bar("x") as progress:
+        assert progress is None
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    with progress_bar("simulating") as progress:
+        assert progress is not None
+        progress(5, 10)
+        progress(10, 10)
+    assert "simulating" in terminal.getvalue()
+    with progress_bar("x", quiet=True) as progress:
+        assert progress is None
