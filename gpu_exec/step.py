@@ -212,11 +212,19 @@ class DecodeStep:
 
     def _warm_up(self, parts: Parts) -> None:
         """Call every linear layer once, so that library handles and kernels exist."""
-        torch, m, w = self._torch, self.memory, parts.weights
+        m, w, gemm = self.memory, parts.weights, parts.gemm
         if w is not None:
-            parts.gemm(m.normed, w.qkv[0], m.qkv, None)
-            parts.gemm(m.attended, w.o[0], m.x, m.x)
-            parts.gemm(m.normed, w.gate_up[0], m.gate_up, None)
-            parts.gemm(m.gated, w.down[0], m.x, m.x)
-            parts.gemm(m.normed[: self.config.batch], w.lm_head, m.logits, None)
-        torch.cuda.synchronize()
+            gemm(m.normed, w.qkv[0], m.qkv, None)
+            gemm(m.attended, w.o[0], m.x, m.x)
+            gemm(m.normed, w.gate_up[0], m.gate_up, None)
+            gemm(m.gated, w.down[0], m.x, m.x)
+            gemm(m.normed[: self.config.batch], w.lm_head, m.logits, None)
+        if parts.draft is not None:
+            d, dw = parts.draft
+            gemm(d.features, dw.fc, d.fused, None)
+            gemm(d.joined, dw.qkv, d.qkv, None)
+            gemm(d.attended, dw.o, d.fused, d.fused)
+            gemm(d.fused, dw.gate_up, d.gate_up, None)
+            gemm(d.gated, dw.down, d.fused, None)
+            gemm(d.fused, dw.lm_head, d.logits, None)
+        self._torch.cuda.synchronize()

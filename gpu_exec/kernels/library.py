@@ -18,6 +18,9 @@ def _library() -> ctypes.CDLL:
     except OSError:  # built on a machine with other system libraries
         library = ctypes.CDLL(str(build_kernels(force=True)))
     library.oasis_error_text.restype = ctypes.c_char_p
+    code = library.oasis_preload()
+    if code != 0:
+        raise RunFailed(f"loading the kernels: {library.oasis_error_text(code).decode()}")
     return library
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.abi import select_scratch_bytes
+from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StepConfig
 from gpu_exec.kernels.library import launch, pointer, wide
 from gpu_exec.kernels.linear import DraftWeights, Gemm, LayerWeights

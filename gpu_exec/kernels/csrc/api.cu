@@ -181,6 +181,37 @@ int oasis_pack_units(char* staging, const char* host, const long long* source, l
   return 0;
 }
 
+// Load every kernel now, so that none is loaded while a graph is captured.
+int oasis_preload() {
+  const void* kernels[] = {
+      reinterpret_cast<const void*>(paged_attention<1>),
+      reinterpret_cast<const void*>(paged_attention<2>),
+      reinterpret_cast<const void*>(paged_attention<4>),
+      reinterpret_cast<const void*>(scan_keys<1, false>),
+      reinterpret_cast<const void*>(scan_keys<1, true>),
+      reinterpret_cast<const void*>(scan_keys<2, false>),
+      reinterpret_cast<const void*>(scan_keys<2, true>),
+      reinterpret_cast<const void*>(select_blocks),
+      reinterpret_cast<const void*>(gather_warps),
+      reinterpret_cast<const void*>(gather_bulk),
+      reinterpret_cast<const void*>(scatter_units),
+      reinterpret_cast<const void*>(mirror_blocks),
+      reinterpret_cast<const void*>(fill_stamps),
+      reinterpret_cast<const void*>(check_stamps),
+      reinterpret_cast<const void*>(begin_step),
+      reinterpret_cast<const void*>(set_flag),
+      reinterpret_cast<const void*>(delay),
+      reinterpret_cast<const void*>(rms_norm),
+      reinterpret_cast<const void*>(silu_mul),
+      reinterpret_cast<const void*>(append_kv),
+  };
+  for (const void* kernel : kernels) {
+    cudaFuncAttributes attributes;
+    if (cudaError_t e = cudaFuncGetAttributes(&attributes, kernel)) return static_cast<int>(e);
+  }
+  return 0;
+}
+
 // Address by which the device reaches pinned host memory.
 int oasis_device_alias(void* host, void** alias) {
   return static_cast<int>(cudaHostGetDevicePointer(alias, host, 0));

@@ -1,0 +1,178 @@
+"""Time every kernel alone at the sizes of the reference model: bandwidths and latencies.
+
+    python benchmarks/gpu/kernels.py OUT.json
+
+Layers rotate, so no launch finds its data in the cache.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.gpu.common import graph_ms, write_rows
+from gpu_exec.kernels import library
+from gpu_exec.kernels.abi import select_scratch_bytes
+from gpu_exec.kernels.arguments import StepArguments
+from gpu_exec.kernels.config import StageSwitches, StepConfig, StepShape, synthetic_moves
+from gpu_exec.kernels.memory import StepMemory
+from gpu_exec.kernels.movelist import DeviceMoves
+
+LAYERS = 4
+SHAPE = StepShape(LAYERS, 4096, 12288, 32, 8, 151_936)
+BARE = StageSwitches(linear=False, draft=False)
+rows: list[dict[str, Any]] = []
+
+
+def report(name: str, ms: float, gb: float = 0.0, **extra: Any) -> None:
+    """Keep and print one figure; ``gb`` is what one launch moves."""
+    row = {"kernel": name, "us": round(1e3 * ms, 2), **extra}
+    if gb:
+        row["gb_per_s"] = round(gb / ms * 1e3, 1)
+    rows.append(row)
+    print(" ".join(f"{k}={v}" for k, v in row.items()), flush=True)
+
+
+def setup(batch: int, context: int = 16384, **changes: Any) -> tuple[Any, Any, Any]:
+    """Allocate one configuration with every row at the end of its context."""
+    config = StepConfig(
+        SHAPE, batch, context, stages=BARE, host_bytes=changes.pop("host_bytes", 1 << 30), **changes
+    )
+    memory = StepMemory(config)
+    memory.position.copy_(context - 2 - torch.arange(batch) % 16)
+    return config, memory, StepArguments(config, memory)
+
+
+def attention(config: Any, memory: Any, arguments: Any, name: str, tries: list) -> None:
+    """Time attention for several split counts and ring depths."""
+    tokens = config.chosen_blocks * 16 + 8 if not config.dense else config.context_capacity - 10
+    gb = config.pairs * tokens * 512 / 1e9
+    for splits, stages in tries:
+        args = [arguments.attention(layer, 0) for layer in range(LAYERS)]
+        for a in args:
+            a.splits, a.stages = splits or a.splits, stages
+
+        def run(args: list = args) -> None:
+            for a in args:
+                library.launch("oasis_attention", a, config.pairs)
+
+        ms = graph_ms(run) / LAYERS
+        report(name, ms, gb, batch=config.batch, splits=args[0].splits, stages=stages)
+
+
+def scan(config: Any, memory: Any, arguments: Any, tries: list) -> None:
+    """Time the scan alone, with selection fused, and selection as a kernel of its own."""
+    fp8 = int(config.key_format == "fp8")
+    gb = config.pairs * config.max_blocks * (256 if fp8 else 512) / 1e9
+    scratch = select_scratch_bytes(config.max_blocks, config.pool_blocks, config.chosen_blocks)
+    for splits, stages, fused in tries:
+        args = [arguments.scan(layer, fused) for layer in range(LAYERS)]
+        select = [arguments.select(layer, 0) for layer in range(LAYERS)]
+        for a in args:
+            a.splits, a.stages = splits or a.splits, stages
+
+        def run(args: list = args, select: list = select) -> None:
+            memory.select_bounds[:, 1] = memory.select_bounds[:, 0]
+            memory.qkv.add_(0.01)  # another query, so that the sets change
+            for a, s in zip(args, select, strict=True):
+                library.launch("oasis_scan", a, s, config.pairs, fp8, scratch)
+
+        ms = (graph_ms(run) - 0.010) / LAYERS
+        name = f"scan{'+selection' if fused else ''} {config.key_format}"
+        report(name, ms, gb, batch=config.batch, splits=args[0].splits, stages=stages)
+    position, step = library.pointer(memory.position), library.pointer(memory.step)
+
+    def separate() -> None:
+        memory.select_bounds[:, 1] = memory.select_bounds[:, 0]
+        for layer in range(LAYERS):
+            select = arguments.select(layer, 0)
+            library.launch(
+                "oasis_select", select, position, step, config.pairs, config.max_blocks, scratch
+            )
+
+    report("selection", (graph_ms(separate) - 0.004) / LAYERS, batch=config.batch)
+
+
+def gather(config: Any, memory: Any, arguments: Any) -> None:
+    """Time the gathers by CTAs, threads and form, on random host units."""
+    moves = DeviceMoves(config, synthetic_moves(config, 1, 12.0, 16384))
+    gb = moves.units(0) * config.unit_bytes / 1e9
+    for bulk, ctas, threads in (
+        (0, 1, 256), (0, 2, 256), (0, 4, 256), (0, 4, 512), (0, 4, 128), (0, 8, 256),
+        (1, 1, 32), (1, 2, 32), (1, 4, 32),
+    ):
+        args = arguments.gather(moves, (0, LAYERS), None)
+
+        def run(args: Any = args, form: tuple = (ctas, threads, bulk)) -> None:
+            memory.cursor.zero_()
+            library.launch("oasis_gather", args, *form)
+
+        ms = graph_ms(run, repeats=3)
+        report("gather tma" if bulk else "gather warp", ms, gb, ctas=ctas, threads=threads,
+               unit=config.unit_bytes)
+
+
+def small(config: Any, memory: Any, arguments: Any) -> None:
+    """Time the row-wise kernels."""
+    import ctypes
+
+    head_norm = torch.ones(2, 128, dtype=torch.bfloat16, device="cuda")
+    weight = torch.ones(4096, dtype=torch.bfloat16, device="cuda")
+    p = library.pointer
+
+    def append() -> None:
+        for layer in range(LAYERS):
+            library.launch("oasis_append", arguments.append(layer, head_norm))
+
+    def norm() -> None:
+        for _ in range(LAYERS):
+            library.launch("oasis_rms_norm", p(memory.x), p(weight), p(memory.normed),
+                           config.rows, 4096, ctypes.c_float(1e-6))
+
+    def gate() -> None:
+        for _ in range(LAYERS):
+            library.launch("oasis_silu_mul", p(memory.gate_up), p(memory.gated), config.rows, 12288)
+
+    def mirror() -> None:
+        for layer in range(LAYERS):
+            library.launch("oasis_mirror", arguments.mirror(layer), 4)
+
+    for name, run in (("append", append), ("rms_norm", norm), ("silu_mul", gate),
+                      ("mirror", mirror)):
+        report(name, graph_ms(run) / LAYERS, rows=config.rows)
+
+
+def main() -> None:
+    """Run every measurement and write the file."""
+    memory_read = torch.empty(1 << 31, dtype=torch.int32, device="cuda")
+    memory_read.fill_(3)
+    ms = graph_ms(lambda: torch.sum(memory_read[: 1 << 30]))
+    report("read (sum)", ms, (1 << 32) / 1e9)
+    del memory_read
+    case = setup(128)
+    attention(*case, "attention", [(1, 3), (2, 3), (1, 2), (1, 4), (2, 2), (3, 3)])
+    scan(*case, [(1, 2, False), (1, 3, False), (2, 2, False), (1, 2, True), (2, 2, True)])
+    gather(*case)
+    small(*case)
+    case = setup(64)
+    attention(*case, "attention", [(1, 3), (2, 3), (4, 3)])
+    scan(*case, [(1, 2, False), (2, 2, False), (3, 2, False), (1, 2, True), (2, 2, True)])
+    case = setup(8)
+    attention(*case, "attention", [(0, 3)])
+    scan(*case, [(0, 2, False), (0, 2, True)])
+    case = setup(128, key_format="fp8")
+    scan(*case, [(1, 4, False), (1, 6, False), (2, 4, False), (1, 4, True)])
+    del case
+    case = setup(23, dense=True)
+    attention(*case, "dense attention", [(0, 3), (10, 3), (20, 3), (6, 3), (11, 3)])
+    if len(sys.argv) > 1:
+        write_rows(sys.argv[1], rows)
+
+
+if __name__ == "__main__":
+    main()
