@@ -244,14 +244,19 @@ def _sample_rows(
 
 
 def _short_sample(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row for people: each metric and its largest deviation in one cell."""
-    cells: dict[str, Any] = {}
-    for key, value in row.items():
-        deviation = row.get(f"{key}_max_deviation")
-        if deviation is not None:
-            cells[key] = f"{value:.{DECIMALS}f} ±{deviation:.{DECIMALS}f}"
-        elif not key.endswith("_max_deviation"):
-            cells[key] = value
+    """Return a row for people: each metric and its largest deviation in one narrow cell."""
+    cells: dict[str, Any] = {
+        "budget": row["budget_tokens"],
+        "predictor": row["predictor"],
+        "ratio": f"{row['fetch_ratio']:g}",
+        "axis": row["axis"],
+        "kept": f"{row['kept']} of {row['of']}",
+        "samples": row["samples"],
+    }
+    for key, deviation in row.items():
+        name = key.removesuffix("_max_deviation")
+        if name != key:
+            cells[name] = None if deviation is None else f"{row[name]:.3f} ±{deviation:.3f}"
     return cells
 
 
