@@ -20,6 +20,7 @@ from oasis_sim.cli.options import (
     spec_from,
 )
 from oasis_sim.cli.terminal import note, progress_bar
+from oasis_sim.errors import UsageError
 from oasis_sim.text import plain
 
 if TYPE_CHECKING:
@@ -115,7 +116,12 @@ class RunPlace:
         if not self.named and holds_same_run(self.path, files):
             note(f"run directory: {self.path} (there already, with the same bytes)", quiet)
             return
-        write_run(self.path, files, log, force=self.force)
+        try:
+            write_run(self.path, files, log, force=self.force)
+        except UsageError:
+            # Another process may have finished the same run in the meantime.
+            if self.named or not holds_same_run(self.path, files):
+                raise
         note(f"run directory: {self.path}", quiet)
 
 
@@ -126,7 +132,7 @@ def default_name(scenario: Scenario, config: str) -> str:
     digest = hashlib.sha256(f"{__version__}\n{config}".encode()).hexdigest()
     parts = (scenario.scheme.name, scenario.model.name, scenario.profile.name)
     words = re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-.")[:80]
-    return f"{words}-{digest[:HASH_CHARACTERS]}"
+    return f"{words or 'run'}-{digest[:HASH_CHARACTERS]}"
 
 
 def show_warnings(scenario: Scenario, quiet: bool) -> None:

@@ -31,7 +31,6 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         "concurrency": scenario.concurrency,
         "requests": len(workload.arrival_ps),
         "workload": {
-            "name": workload.name,
             "format": workload.format,
             "prompt_tokens": _range(workload.prompt_tokens),
             "output_tokens": _range(workload.output_tokens),

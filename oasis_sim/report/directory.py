@@ -28,8 +28,8 @@ LOG_NAME = "run.log"
 
 
 def json_text(value: Any) -> str:
-    """Return JSON for people and programs: indented, UTF-8, never NaN."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Return JSON for people and programs: indented, plain ASCII, never NaN."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def write_run(

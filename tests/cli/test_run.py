@@ -14,7 +14,10 @@ from typing import Any
 import pytest
 
 from oasis_sim.cli.main import main
+from oasis_sim.cli.run import RunPlace
 from oasis_sim.cli.terminal import progress_bar
+from oasis_sim.errors import UsageError
+from oasis_sim.report import directory
 from oasis_sim.trace import save_trace
 from tests.strategies import make_trace
 
@@ -175,6 +178,32 @@ def test_a_damaged_default_run_is_written_again(beside: Path) -> None:
     (place / "steps.csv").write_text("damaged")
     assert small_run() == 0
     assert content_of(place) == before
+
+
+def test_two_processes_that_write_the_same_run_agree(
+    beside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who comes second finds the same bytes there and is content."""
+    answers = iter([False, True])
+    monkeypatch.setattr(directory, "holds_same_run", lambda *_: next(answers))
+    (beside / "taken").mkdir()
+    (beside / "taken" / "file").write_text("")
+    RunPlace(beside / "taken", named=False, force=False).write({}, "", quiet=True)
+    answers = iter([False, False])
+    with pytest.raises(UsageError):
+        RunPlace(beside / "taken", named=False, force=False).write({}, "", quiet=True)
+
+
+def test_the_format_of_a_request_file_does_not_show_in_the_results(beside: Path) -> None:
+    """Line ends and the file's name change nothing in summary.json."""
+    rows = "arrival_s,prompt_tokens,output_tokens\n0,100,9\n1.5,300,12\n"
+    (beside / "unix.csv").write_bytes(rows.encode())
+    (beside / "dos.csv").write_bytes(rows.replace("\n", "\r\n").encode())
+    arguments = ["run", "--trace", "small.npz", "--budget", "64", "--workload-format", "csv"]
+    for name in ("unix", "dos"):
+        assert main([*arguments, "--workload", f"{name}.csv", "--out", name]) == 0
+    summaries = [(beside / name / "summary.json").read_bytes() for name in ("unix", "dos")]
+    assert summaries[0] == summaries[1]
 
 
 def test_a_taken_place_is_refused_unless_forced(
