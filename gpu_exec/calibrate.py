@@ -18,13 +18,13 @@ from gpu_exec.probes import (
     SCAN,
     SELECTION,
     TRANSFER,
-    Bench,
     GapProbe,
     Notebook,
     StepProbe,
 )
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.hardware import (
+    Curve,
     EngineCosts,
     HardwareProfile,
     Launch,
@@ -35,9 +35,8 @@ from oasis_sim.hardware import (
 )
 from oasis_sim.model import ModelShape
 from oasis_sim.scheme import Scheme, load_scheme, with_options
-from oasis_sim.units import PS_PER_S
+from oasis_sim.units import PS_PER_MS
 
-PS_PER_MS = 10**9
 LINEAR_BATCHES = (4, 12, 24, 44, 60, 72, 88, 104, 120, 144, 176, 200)
 ATTENTION_BATCHES = (4, 12, 24, 56, 112, 176)
 DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144))
@@ -47,7 +46,8 @@ PAIR_BATCHES = (24, 56, 88, 120)
 TRANSFER_BATCH = 24
 UNIT_BLOCKS = (16, 32, 64)
 # Blocks per row, head and layer of the two points of each line: fast ways move more.
-TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (0.5, 2.0), "naive": (0.5, 2.0)}
+TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (1.0, 3.0), "naive": (1.0, 3.0)}
+DRAFT_BATCHES = (24, 88)
 OVERLAP_SHARE = 0.7
 NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "copy_engine": (56, 120), "naive": (56, 120)}
 
@@ -63,18 +63,14 @@ class Kept:
 
 
 class Calibration:
-    """Measure one card with a bench and derive the cost model; `profile` gives the limits."""
+    """Measure one card through a notebook and derive the cost model; `profile` gives the limits."""
 
     def __init__(
-        self,
-        bench: Bench,
-        notebook: Notebook,
-        profile: HardwareProfile,
-        model: ModelShape,
-        kept: Kept,
+        self, notebook: Notebook, profile: HardwareProfile, model: ModelShape, kept: Kept
     ) -> None:
-        self._bench = bench
+        """Measure the launch gap, which other probes need."""
         self._book = notebook
+        self._nodes = notebook.bench.nodes
         self._profile = profile
         self._model = model
         self._kept = kept
@@ -83,22 +79,23 @@ class Calibration:
 
     def costs(self, source: str) -> EngineCosts:
         """Run every probe and return the cost model."""
-        whole = {name: self._transport(name) for name in TRANSFER_COUNTS}
+        dense = curve([self._dense_point(*p) for p in DENSE_POINTS])
+        background = self._beside_background()
         return EngineCosts(
             name="gpu_exec",
             source=source,
             linear_efficiency=curve([self._linear_point(b) for b in LINEAR_BATCHES]),
             attention_efficiency=curve([self._attention_point(b) for b in ATTENTION_BATCHES]),
-            dense_attention_efficiency=curve([self._dense_point(*p) for p in DENSE_POINTS]),
+            dense_attention_efficiency=dense,
             scan_efficiency=curve([self._scan_point(*p) for p in SCAN_POINTS]),
             selection=self._selection(),
-            draft_layers=self._draft_layers(),
+            draft_layers=self._draft_layers(dense),
             launch=self._launch(),
             prefill=self._kept.prefill,
             collective_ps=self._kept.collective_ps,
-            transports=whole,
-            prediction_slowdown=self._neighbour(SCAN),
-            selection_slowdown=self._neighbour(SELECTION),
+            transports={name: self._transport(name) for name in TRANSFER_COUNTS},
+            prediction_slowdown=background,
+            selection_slowdown=background,
             hbm_share=self._kept.hbm_share,
             reserved_bytes=self._kept.reserved_bytes,
         )
@@ -129,7 +126,7 @@ class Calibration:
         return max(0.5 * time, time - self._gaps_ms(nodes_per_layer))
 
     def _linear_ms(self, batch: int) -> float:
-        return self._net_ms(StepProbe((LINEAR,), batch), self._bench.nodes.linear)
+        return self._net_ms(StepProbe((LINEAR,), batch), self._nodes.linear)
 
     def _linear_point(self, batch: int) -> tuple[float, float]:
         rows = 2 * batch
@@ -138,7 +135,7 @@ class Calibration:
     def _attention_point(self, batch: int) -> tuple[float, float]:
         cost = self._cost(self._scheme)
         size = batch * self._scheme.attended_tokens_max * cost.share.kv_bytes_layer
-        measured = self._net_ms(StepProbe((ATTENTION,), batch), self._bench.nodes.attention)
+        measured = self._net_ms(StepProbe((ATTENTION,), batch), self._nodes.attention)
         return float(size), share(self._read_ms(size), measured)
 
     def _dense_point(self, batch: int, context: int) -> tuple[float, float]:
@@ -174,25 +171,31 @@ class Calibration:
         return Selection(round(line.fixed), max(0.0, line.slope), per_candidate)
 
     def _layer_ps(self, batch: int, context: int) -> float:
-        time = self._book.ms(StepProbe((SELECTION,), batch, context))
-        return time * PS_PER_MS / self._model.layers
+        """Return what selection adds to the scan of one layer (it runs at the scan's end)."""
+        scan = self._book.ms(StepProbe((SCAN,), batch, context))
+        both = self._book.ms(StepProbe((SCAN, SELECTION), batch, context))
+        return max(0.0, both - scan) * PS_PER_MS / self._model.layers
 
-    def _draft_layers(self) -> float:
-        """Return the draft forward in units of one layer's linear time."""
+    def _draft_layers(self, dense: Curve) -> float:
+        """Return the linear layers of the draft forward in units of one layer's linear time.
+
+        The draft's attention over its own KV is priced by `dense` and taken off first.
+        """
         ratios = []
-        for batch in (24, 88):
-            both = self._book.ms(StepProbe((LINEAR, DRAFT), batch))
-            extra = both - self._book.ms(StepProbe((LINEAR,), batch))
-            head = self._cost(self._scheme)
-            rows = 2 * batch
-            lm_head = head.linear_ps(head.share.lm_head, rows) / PS_PER_MS
-            part = 1.0 - lm_head / self._ideal_linear_ms(rows)
-            ratios.append(extra / (part * self._linear_ms(batch) / self._model.layers))
+        cost = self._cost(self._scheme)
+        for batch in DRAFT_BATCHES:
+            probe = StepProbe((LINEAR, DRAFT), batch)
+            extra = self._book.ms(probe) - self._book.ms(StepProbe((LINEAR,), batch))
+            size = batch * probe.context_tokens * self._scheme.draft_kv_bytes_per_token
+            read = 1e3 * size / self._profile.gpu.hbm_bytes_per_s / dense.at(size)
+            lm_head = cost.linear_ps(cost.share.lm_head, 2 * batch) / PS_PER_MS
+            part = 1.0 - lm_head / self._ideal_linear_ms(2 * batch)
+            ratios.append((extra - read) / (part * self._linear_ms(batch) / self._model.layers))
         return max(0.0, statistics.mean(ratios))
 
     def _launch(self) -> Launch:
         """Return the gaps, and what a step takes beyond its kernels run one by one."""
-        nodes = self._bench.nodes
+        nodes = self._nodes
         return Launch(
             gap_ps=round(self._gap_ms * PS_PER_MS),
             kernels_per_layer=nodes.linear + nodes.attention,
@@ -260,15 +263,16 @@ class Calibration:
         busy = layers * (line.fixed + line.slope * moved)
         return slowdown(time, busy, self._book.ms(pair))
 
-    def _neighbour(self, stage: str) -> Slowdown:
-        """Return what a background stage does to linear layers and to attention."""
-        linear = [(2.0 * b, self._pair(StepProbe((LINEAR,), b), stage)) for b in PAIR_BATCHES]
-        attention = [self._pair(StepProbe((ATTENTION,), b), stage) for b in (56, 112)]
+    def _beside_background(self) -> Slowdown:
+        """Return what scan and selection, which one kernel does, do to the foreground."""
+        linear = [(2.0 * b, self._pair(StepProbe((LINEAR,), b))) for b in PAIR_BATCHES]
+        attention = [self._pair(StepProbe((ATTENTION,), b)) for b in (56, 112)]
         return Slowdown(curve(linear), statistics.mean(attention), 1.0)
 
-    def _pair(self, alone: StepProbe, stage: str) -> float:
-        busy = self._book.ms(_with(alone, (stage,)))
-        together = self._book.ms(_with(alone, (*alone.stages, stage)))
+    def _pair(self, alone: StepProbe) -> float:
+        background = (SCAN, SELECTION)
+        busy = self._book.ms(_with(alone, background))
+        together = self._book.ms(_with(alone, (*alone.stages, *background)))
         return slowdown(self._book.ms(alone), busy, together)
 
 
@@ -290,6 +294,3 @@ def _with(
 def calibrated_cases(readings: Iterable[object]) -> set[tuple[int, int]]:
     """Return (batch, context) of every step probe, to keep validation apart from it."""
     return {(p.batch, p.context_tokens) for p in readings if isinstance(p, StepProbe)}
-
-
-__all__ = ["PS_PER_S", "Calibration", "Kept", "calibrated_cases"]

@@ -115,7 +115,8 @@ def missing_parts(
     elif not any(gpu.compute_capability and gpu.compute_capability >= HOPPER for gpu in gpus):
         names = ", ".join(sorted({gpu.name for gpu in gpus}))
         missing.append(f"a Hopper GPU or newer (found {names})")
-    missing += [f"the Python package {name}" for name in ("torch", "triton") if not found(name)]
+    if not found("torch"):
+        missing.append("the Python package torch")
     return tuple(missing)
 
 

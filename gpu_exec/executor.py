@@ -46,9 +46,9 @@ class PoolInfo:
 class StepRun:
     """Report one executed step.
 
-    `units_moved` and `bytes_moved` are counted by the executor, not copied from the schedule;
-    `stage_ms` has the stages that it timed. `wrong_units` of the units moved do not hold the stamp
-    of their address; `first_wrong` describes the first.
+    `units_moved` and `bytes_moved` are counted by the executor, not copied from the schedule.
+    `stage_ms` has the stages that it timed ("a+b": two stages that one kernel does together).
+    `wrong_units` of the units moved do not hold their stamp; `first_wrong` describes the first.
     """
 
     units_moved: int
@@ -64,6 +64,7 @@ class Executor(Protocol):
 
     info: DeviceInfo
     pools: tuple[PoolInfo, ...]
+    notes: tuple[str, ...]
 
     def run_step(self, index: int) -> StepRun:
         """Execute step `index` of the window; call with 0, 1, 2, ... in order."""

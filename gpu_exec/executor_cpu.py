@@ -40,10 +40,15 @@ class CpuExecutor:
     """Execute a schedule with NumPy, its heads split over `devices` pools in turn."""
 
     def __init__(
-        self, schedule: Schedule, devices: int = 1, budget_bytes: int = DEFAULT_BUDGET_BYTES
+        self,
+        schedule: Schedule,
+        devices: int = 1,
+        budget_bytes: int = DEFAULT_BUDGET_BYTES,
+        host_bytes: int | None = None,
     ) -> None:
+        """Make the pools: `budget_bytes` for all of them, `host_bytes` per host pool at most."""
         shards = head_shards(schedule.kv_heads, devices)
-        share = budget_bytes // devices
+        share = _Budget(budget_bytes // devices, host_bytes)
         self._shards = tuple(_make_shard(schedule, shard, share) for shard in shards)
         self._unit_bytes = schedule.unit_bytes
         self.info = DeviceInfo(
@@ -53,6 +58,7 @@ class CpuExecutor:
             devices=devices,
             timing="cpu reference",
         )
+        self.notes: tuple[str, ...] = ()
         self.pools = tuple(_pool_info(shard, schedule.unit_bytes) for shard in self._shards)
 
     def run_step(self, index: int) -> StepRun:
@@ -104,18 +110,31 @@ class CpuExecutor:
         return copied
 
 
-def _make_shard(schedule: Schedule, shard: tuple[int, int], budget_bytes: int) -> _Shard:
+@dataclass(frozen=True)
+class _Budget:
+    """Limit one shard: bytes of both pools together, and of the host pool (None: half)."""
+
+    total_bytes: int
+    host_bytes: int | None
+
+    @property
+    def half_bytes(self) -> int:
+        return self.total_bytes // 2
+
+
+def _make_shard(schedule: Schedule, shard: tuple[int, int], budget: _Budget) -> _Shard:
     whole = plan_moves(schedule, None, shard)
-    slot_bytes = (budget_bytes // 2) // max(1, whole.slots)
+    slot_bytes = budget.half_bytes // max(1, whole.slots)
     if slot_bytes < MIN_UNIT_BYTES:
         raise UsageError(
             f"the CPU reference needs {2 * MIN_UNIT_BYTES * whole.slots} bytes for this schedule's "
-            f"{whole.slots} slots, {budget_bytes} are allowed; replay a smaller run"
+            f"{whole.slots} slots, {budget.total_bytes} are allowed; replay a smaller run"
         )
     elements = min(schedule.unit_bytes // 2, 1 << (slot_bytes.bit_length() - 2))
     if 2 * elements < MIN_UNIT_BYTES:
         raise UsageError(f"units of {schedule.unit_bytes} bytes cannot hold their address")
-    units = (budget_bytes // 2) // (2 * elements)
+    host_bytes = min(budget.half_bytes, budget.host_bytes or budget.half_bytes)
+    units = host_bytes // (2 * elements)
     plan = plan_moves(schedule, units, shard)
     host = np.empty((plan.placement.units, elements), dtype=np.uint16)
     for start in range(0, len(host), _chunk(elements)):

@@ -102,6 +102,7 @@ class Notebook:
     """Measure each probe once, in rounds that must agree, and keep every reading."""
 
     def __init__(self, bench: Bench, progress: Callable[[str], None] | None = None) -> None:
+        """Measure with `bench`; `progress` hears of each reading."""
         self.bench = bench
         self._progress = progress
         self.readings: dict[Probe, Reading] = {}

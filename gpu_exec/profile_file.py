@@ -91,22 +91,26 @@ def profile_yaml(
 def engine_lines(costs: EngineCosts) -> list[str]:
     """Return one engine's section, keys as `oasis_sim.hardware.load_engine` reads them."""
     launch, selection = costs.launch, costs.selection
+    by_bytes = ("attention_efficiency", "dense_attention_efficiency", "scan_efficiency")
+    pick = (
+        f"fixed: {selection.fixed_ps} ps, per_head_ns: {_n(selection.per_head_ps / 1e3)}, "
+        f"per_candidate_ps: {_n(selection.per_candidate_ps)}"
+    )
+    gaps = (
+        f"gap: {launch.gap_ps} ps, kernels_per_layer: {launch.kernels_per_layer}, "
+        f"step: {launch.step_ps} ps, dense_step: {launch.dense_step_ps} ps, "
+        f"request: {launch.request_ps} ps"
+    )
+    chunk = costs.prefill.chunk_tokens
     lines = [
         f"{costs.name}:",
         f"  source: {_text(costs.source)}",
         f"  linear_efficiency: {_curve(costs.linear_efficiency, 'rows', 'share')}",
-    ]
-    for key in ("attention_efficiency", "dense_attention_efficiency", "scan_efficiency"):
-        lines.append(f"  {key}: {_curve(getattr(costs, key), 'bytes', 'share', ' B')}")
-    lines += [
-        f"  selection: {{fixed: {selection.fixed_ps} ps, per_head_ns: "
-        f"{_n(selection.per_head_ps / 1e3)}, per_candidate_ps: {_n(selection.per_candidate_ps)}}}",
+        *(f"  {key}: {_curve(getattr(costs, key), 'bytes', 'share', ' B')}" for key in by_bytes),
+        f"  selection: {{{pick}}}",
         f"  draft_layers: {_n(costs.draft_layers)}",
-        f"  launch: {{gap: {launch.gap_ps} ps, kernels_per_layer: {launch.kernels_per_layer}, "
-        f"step: {launch.step_ps} ps, dense_step: {launch.dense_step_ps} ps, "
-        f"request: {launch.request_ps} ps}}",
-        f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, "
-        f"chunk_tokens: {costs.prefill.chunk_tokens}}}",
+        f"  launch: {{{gaps}}}",
+        f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, chunk_tokens: {chunk}}}",
         f"  collective: {costs.collective_ps} ps",
         f"  prediction_slowdown: {_slowdown(costs.prediction_slowdown)}",
         f"  selection_slowdown: {_slowdown(costs.selection_slowdown)}",

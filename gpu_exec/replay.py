@@ -8,14 +8,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from gpu_exec.executor import DeviceInfo, Executor, PoolInfo, StepRun
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import InputError, RunFailed
 from oasis_sim.fileio import inside, write_atomic
+from oasis_sim.units import PS_PER_MS
 
 FORMAT = "oasis-replay"
 VERSION = 1
-PS_PER_MS = 10**9
 SCHEDULE_NAME = "schedule.npz"
 REPLAY_NAME = "replay.json"
 
@@ -96,18 +99,18 @@ def replay(
             progress(index + 1, schedule.steps)
     pool_wrong, pool_text = executor.check_pool()
     rows = _step_rows(schedule, runs)
-    comparable = executor.info.timing == "gpu"
-    step, total = _totals(rows, comparable)
+    compared = decode_only(schedule) & (executor.info.timing == "gpu")
+    step, total = _totals(rows, compared)
     return ReplayReport(
         source=source,
         device=executor.info,
         pools=executor.pools,
         steps=rows,
-        stages=_stage_rows(schedule, runs, comparable),
+        stages=_stage_rows(schedule, runs, compared),
         step=step,
         total=total,
         pool_wrong_slots=pool_wrong,
-        notes=_notes(schedule, executor, comparable),
+        notes=_notes(schedule, executor, compared),
         problems=_problems(rows, runs, pool_wrong, pool_text),
     )
 
@@ -162,30 +165,58 @@ def _step_rows(schedule: Schedule, runs: list[StepRun]) -> tuple[StepRow, ...]:
     )
 
 
-def _stage_rows(schedule: Schedule, runs: list[StepRun], comparable: bool) -> tuple[StageRow, ...]:
+def simulated_stage_ms(schedule: Schedule, name: str, steps: npt.NDArray[np.bool_]) -> float:
+    """Return a stage's simulated ms per step over the chosen steps; "a+b" is the sum of two."""
+    columns = [schedule.stages.index(part) for part in name.split("+")]
+    return float(schedule.sim_stage_ps[steps][:, columns].sum(axis=1).mean()) / PS_PER_MS
+
+
+def decode_only(schedule: Schedule) -> npt.NDArray[np.bool_]:
+    """Return which steps hold nothing but rows of one kind: no prefill, not dense and sparse."""
+    pure: npt.NDArray[np.bool_] = (schedule.rows == 0) | (schedule.dense_rows == 0)
+    if "prefill" in schedule.stages:
+        pure = pure & (schedule.sim_stage_ps[:, schedule.stages.index("prefill")] == 0)
+    return pure
+
+
+def _stage_rows(
+    schedule: Schedule, runs: list[StepRun], compared: npt.NDArray[np.bool_]
+) -> tuple[StageRow, ...]:
+    every = np.ones(schedule.steps, dtype=bool)
+    timed = {name: None for run in runs for name in run.stage_ms}
+    joined = [name for name in timed if "+" in name]
     rows = []
-    for column, stage in enumerate(schedule.stages):
-        simulated = float(schedule.sim_stage_ps[:, column].mean()) / PS_PER_MS
+    for stage in (*schedule.stages, *joined):
+        chosen = compared if compared.any() else every
+        simulated = simulated_stage_ms(schedule, stage, chosen)
         times = [run.stage_ms[stage] for run in runs if stage in run.stage_ms]
         measured = sum(times) / len(times) if times else None
-        error = error_pct(simulated, measured) if comparable and measured is not None else None
+        error = None
+        if compared.any() and measured is not None:
+            error = error_pct(simulated, measured)
         rows.append(StageRow(stage, simulated, measured, error))
     return tuple(rows)
 
 
-def _totals(rows: tuple[StepRow, ...], comparable: bool) -> tuple[StageRow, StageRow]:
-    simulated = sum(row.simulated_ms for row in rows)
-    measured = sum(row.measured_ms for row in rows)
-    error = error_pct(simulated, measured) if comparable else None
-    count = len(rows)
+def _totals(
+    rows: tuple[StepRow, ...], compared: npt.NDArray[np.bool_]
+) -> tuple[StageRow, StageRow]:
+    """Compare over the comparable steps; without any, state both sums and no error."""
+    chosen = [row for row, use in zip(rows, compared, strict=True) if use] or list(rows)
+    simulated = sum(row.simulated_ms for row in chosen)
+    measured = sum(row.measured_ms for row in chosen)
+    error = error_pct(simulated, measured) if compared.any() else None
+    count = len(chosen)
     return (
         StageRow("step", simulated / count, measured / count, error),
         StageRow("total", simulated, measured, error),
     )
 
 
-def _notes(schedule: Schedule, executor: Executor, comparable: bool) -> tuple[str, ...]:
-    notes = []
+def _notes(
+    schedule: Schedule, executor: Executor, compared: npt.NDArray[np.bool_]
+) -> tuple[str, ...]:
+    notes = list(executor.notes)
     modelled = sum(pool.modelled_host_units for pool in executor.pools)
     units = sum(pool.host_units for pool in executor.pools)
     full_gib = units * schedule.unit_bytes / 2**30
@@ -194,15 +225,21 @@ def _notes(schedule: Schedule, executor: Executor, comparable: bool) -> tuple[st
             f"host units are aliased: {modelled} modelled units share {units} "
             f"({full_gib:.2f} GiB at full size), chosen by a hash of the address"
         )
-    for size in sorted({pool.executed_unit_bytes for pool in executor.pools if pool.scaled}):
-        notes.append(
-            f"units are scaled down: {size} of {schedule.unit_bytes} bytes are stored and checked; "
-            "byte counts are units times the full size"
-        )
-    if not comparable:
+    sizes = sorted({pool.executed_unit_bytes for pool in executor.pools if pool.scaled})
+    notes += [
+        f"units are scaled down: {size} of {schedule.unit_bytes} bytes are stored and checked; "
+        "byte counts are units times the full size"
+        for size in sizes
+    ]
+    if executor.info.timing != "gpu":
         notes.append(
             "times are those of the CPU reference executor; they say nothing about a GPU and are "
             "not compared"
+        )
+    elif not compared.all():
+        notes.append(
+            f"{int((~compared).sum())} of {schedule.steps} steps hold prefill or dense and sparse "
+            "rows together; they are executed but not compared"
         )
     return tuple(notes)
 

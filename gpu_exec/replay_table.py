@@ -14,11 +14,8 @@ def replay_lines(report: ReplayReport) -> list[str]:
     )
     lines = [f"replay of {report.source} on {head}"]
     lines += [f"note: {note}" for note in report.notes]
-    lines += [
-        "",
-        f"{'step':>8} {'rows':>5} {'units':>10} {'bytes':>14} {'wrong':>6} "
-        f"{'simulated ms':>13} {measured:>12}",
-    ]
+    head = f"{'step':>8} {'rows':>5} {'units':>10} {'bytes':>14} {'wrong':>6} "
+    lines += ["", f"{head}{'simulated ms':>13} {measured:>12}"]
     for row in report.steps:
         lines.append(
             f"{row.step:>8} {row.rows:>5} {row.units_moved:>10} {row.bytes_moved:>14} "

@@ -10,10 +10,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from gpu_exec.matrix import ValidationCase
-from gpu_exec.replay import PS_PER_MS
+from gpu_exec.replay import simulated_stage_ms
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed, TargetMissed, UsageError
+from oasis_sim.units import PS_PER_MS
 
 MIN_CASES = 16
 MIN_REPEATS = 5
@@ -100,15 +103,17 @@ def validate(
 
 def compare(schedule: Schedule, case: ValidationCase, measured: Measurement) -> tuple[Row, ...]:
     """Return the row of the step time, then one for each stage that took measurable time."""
-    config = case.config()
     if min(measured.step_ms) <= 0:
         raise RunFailed(f"{case.label()}: a step took no time; the measurement is broken")
+    config = case.config()
+    every = np.ones(schedule.steps, dtype=bool)
     simulated = float(schedule.sim_step_ps.mean()) / PS_PER_MS
     rows = [_row(config, STEP_TIME, simulated, measured.step_ms)]
-    for column, stage in enumerate(schedule.stages):
-        if min(measured.stage_ms.get(stage, (0.0,))) > 0:
-            value = float(schedule.sim_stage_ps[:, column].mean()) / PS_PER_MS
-            rows.append(_row(config, f"stage.{stage}", value, measured.stage_ms[stage]))
+    for stage, values in measured.stage_ms.items():
+        known = all(part in schedule.stages for part in stage.split("+"))
+        if known and min(values) > 0:
+            value = simulated_stage_ms(schedule, stage, every)
+            rows.append(_row(config, f"stage.{stage}", value, values))
     return tuple(rows)
 
 

@@ -70,7 +70,10 @@ def check_meta(meta: Mapping[str, Any], file: str | Path | None) -> None:
                 file=file,
                 field=f"meta.{key}",
             )
-    stages = meta.get("stages")
+    _check_stages(meta.get("stages"), file)
+
+
+def _check_stages(stages: Any, file: str | Path | None) -> None:
     if not isinstance(stages, list | tuple) or not all(isinstance(name, str) for name in stages):
         raise InputError("must be a list of names", file=file, field="meta.stages")
     if len(set(stages)) != len(stages):

@@ -35,6 +35,7 @@ class FakeBench:
     def __init__(
         self, profile: HardwareProfile, model: ModelShape, noise: float = 0.0, seed: int = 0
     ) -> None:
+        """Follow `profile`; each answer varies by up to `noise`."""
         self.card = Card("FAKE H200", "580.0", 132, 150_754_820_096, "no software")
         self.nodes = Nodes(linear=10, attention=1)
         self._profile, self._model, self._noise = profile, model, noise
@@ -75,18 +76,16 @@ class FakeBench:
             total += extra / PS_PER_MS
         if not back:
             return total
-        if len(back) == 2:
+        busy = sum(times[s] for s in back)
+        if TRANSFER in back and SCAN in back:
             return _beside(times[SCAN], times[TRANSFER], cost.transport.slowdown.prediction)
         if not front:
-            return times[back[0]]
-        neighbour = {
-            TRANSFER: cost.transport.slowdown,
-            SCAN: cost.costs.prediction_slowdown,
-            SELECTION: cost.costs.selection_slowdown,
-        }[back[0]]
+            return busy
+        beside_scan = cost.costs.prediction_slowdown
+        neighbour = cost.transport.slowdown if TRANSFER in back else beside_scan
         rows = 2 * probe.batch
         factor = neighbour.linear.at(rows) if LINEAR in front else neighbour.attention
-        return _beside(total, times[back[0]], factor)
+        return _beside(total, busy, factor)
 
     def _times(self, probe: StepProbe, cost: CostModel) -> dict[str, float]:
         layers, share = self._model.layers, cost.share
@@ -104,10 +103,12 @@ class FakeBench:
         moved = heads * probe.per_head * share.unit_bytes(cost.scheme)
         pick = cost.costs.selection
         select = pick.fixed_ps + heads * (pick.per_head_ps + pick.per_candidate_ps * blocks)
+        draft_kv = probe.batch * probe.context_tokens * cost.scheme.draft_kv_bytes_per_token
+        draft_kv *= cost.hbm_ps_per_byte(cost.costs.dense_attention_efficiency.at(draft_kv))
         ps = {
             LINEAR: linear,
             ATTENTION: layers * (attended * cost.hbm_ps_per_byte(efficiency) + gap),
-            DRAFT: cost.costs.draft_layers * layer,
+            DRAFT: cost.costs.draft_layers * layer + draft_kv,
             SCAN: layers * scan * cost.hbm_ps_per_byte(cost.costs.scan_efficiency.at(scan)),
             SELECTION: layers * select,
             TRANSFER: layers * (cost.transport.fixed_ps + moved * cost.transfer_ps_per_byte()),

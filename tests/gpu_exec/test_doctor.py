@@ -91,7 +91,7 @@ def test_nothing_is_here() -> None:
         require_gpu(none)
     assert 5 == caught.value.exit_code
     missing = missing_parts((), lambda name: False)
-    assert 3 == len(missing)
+    assert 2 == len(missing)
 
 
 def test_old_card_is_named() -> None:

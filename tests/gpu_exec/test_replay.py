@@ -40,7 +40,8 @@ def test_stamp_values_are_plain_numbers() -> None:
     """Stamps are finite bf16 numbers of magnitude 0.5 to 1 and differ between units."""
     contents = stamp(np.arange(64), 128)
     values = np.abs((contents.astype(np.uint32) << 16).view(np.float32))
-    assert 0.5 <= values.min() and values.max() < 1.0
+    assert 0.5 <= values.min()
+    assert values.max() < 1.0
     assert len(np.unique(contents[:, 8:], axis=0)) == 64
     assert not (contents == POISON).any()
 
@@ -116,7 +117,8 @@ def test_aliasing_is_stated() -> None:
     schedule = make_schedule(Case(host_blocks=4000, head_dim=64))
     report = replay(schedule, CpuExecutor(schedule, budget_bytes=1 << 18), "test")
     assert () == report.problems
-    assert report.pools[0].aliased and report.pools[0].scaled
+    assert report.pools[0].aliased
+    assert report.pools[0].scaled
     assert any("aliased" in line for line in replay_lines(report))
     assert any("scaled down" in line for line in replay_lines(report))
 
@@ -219,7 +221,7 @@ def test_run_directory(tmp_path: Path) -> None:
     make_schedule(Case()).save(tmp_path / "schedule.npz")
     schedule = load_run_schedule(tmp_path)
     path = write_report(replay(schedule, CpuExecutor(schedule), str(tmp_path)), tmp_path)
-    document = json.loads(path.read_text(), parse_constant=lambda name: pytest.fail(name))
+    document = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert "oasis-replay" == document["format"]
     assert {"replay.json", "schedule.npz"} == {file.name for file in tmp_path.iterdir()}
 

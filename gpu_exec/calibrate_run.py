@@ -1,0 +1,94 @@
+"""Run a calibration from start to files: refuse a bad card, measure, write profile and raw data."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpu_exec.calibrate import Calibration, Kept
+from gpu_exec.device import Runner, other_processes, query_gpus, refusal, run_query
+from gpu_exec.probes import LinkProbe, Notebook, ReadProbe
+from gpu_exec.profile_file import MeasuredLimits, profile_yaml
+from gpu_exec.validate import Origin
+from oasis_sim.errors import RunFailed, UsageError
+from oasis_sim.hardware import HardwareProfile
+from oasis_sim.model import ModelShape
+
+LINK_BYTES = 1 << 30
+READ_BYTES = 8 << 30
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """Hold the profile's text and every reading behind it."""
+
+    profile_text: str
+    readings: dict[str, Any]
+
+
+def refuse_bad_card(run: Runner = run_query) -> None:
+    """Raise RunFailed when the card is shared, throttled or split."""
+    reasons = refusal(query_gpus(run), other_processes(run, os.getpid()))
+    if reasons:
+        raise RunFailed(f"this card gives no numbers to keep: {'; '.join(reasons)}")
+
+
+def profile_name(title: str) -> str:
+    """Return a file name for a card: NVIDIA H200 becomes nvidia-h200."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:64] or "card"
+
+
+def run_calibration(
+    book: Notebook, base: HardwareProfile, model: ModelShape, name: str, origin: Origin
+) -> CalibrationResult:
+    """Measure every probe and return the profile; the base gives what one card cannot show."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"{name!r} is no profile name; use letters, digits, '.', '_' and '-'")
+    bench = book.bench
+    limits = _limits(book)
+    engine = base.engine("gpu_exec") if "gpu_exec" in base.engines else base.engine("roofline")
+    kept = Kept(engine.prefill, engine.collective_ps, engine.hbm_share, engine.reserved_bytes)
+    source = (
+        f"measured by `oasis-sim calibrate` on one {bench.card.name} (driver {bench.card.driver}, "
+        f"{bench.card.software}) with {model.name} shapes, {origin.date}; prefill, collective, "
+        f"hbm_share and reserved are those of profile {base.name}"
+    )
+    costs = Calibration(book, base, model, kept).costs(source)
+    header = (
+        f"Hardware profile {name}: limits of profile {base.name}, engine gpu_exec measured.",
+        f"card {bench.card.name}, driver {bench.card.driver}, {bench.card.software}",
+        f"date {origin.date}, commit {origin.commit}",
+        f"command: {origin.command}",
+        "Every probe's last three rounds lie within 3 %.",
+    )
+    return CalibrationResult(profile_yaml(name, base, limits, costs, header), _raw(origin, book))
+
+
+def _limits(book: Notebook) -> MeasuredLimits:
+    return MeasuredLimits(
+        hbm_bytes=book.bench.card.hbm_bytes,
+        read_bytes_per_s=READ_BYTES / book.ms(ReadProbe(READ_BYTES)) * 1e3,
+        h2d_bytes_per_s=LINK_BYTES / book.ms(LinkProbe("h2d", LINK_BYTES)) * 1e3,
+        d2h_bytes_per_s=LINK_BYTES / book.ms(LinkProbe("d2h", LINK_BYTES)) * 1e3,
+    )
+
+
+def _raw(origin: Origin, book: Notebook) -> dict[str, Any]:
+    """Return every reading as plain data: kind of probe, its parameters, ms, spread."""
+    return {
+        "format": "oasis-calibration",
+        "version": 1,
+        **asdict(origin),
+        "readings": [
+            {
+                "probe": type(reading.probe).__name__,
+                **asdict(reading.probe),
+                "median_ms": reading.value_ms,
+                "spread_pct": reading.spread_pct,
+            }
+            for reading in book.readings.values()
+        ],
+    }

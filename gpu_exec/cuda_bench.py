@@ -1,0 +1,193 @@
+"""Micro-benchmarks on the GPU: step probes through ablation switches, the link, HBM, launches."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+from gpu_exec.device import GpuState
+from gpu_exec.kernels.config import StageSwitches, StepConfig, StepShape, synthetic_moves
+from gpu_exec.probes import (
+    ATTENTION,
+    DRAFT,
+    LINEAR,
+    SCAN,
+    SELECTION,
+    TRANSFER,
+    Card,
+    GapProbe,
+    LinkProbe,
+    Nodes,
+    Probe,
+    ReadProbe,
+    StepProbe,
+)
+from gpu_exec.step_plan import TRANSPORTS
+from oasis_sim.model import ModelShape
+
+HOST_BYTES = 2 << 30
+MOVE_STEPS = 4
+WARMUP = 3
+MIN_STEPS, MAX_STEPS = 5, 30
+ROUND_MS = 60.0
+LINK_REPEATS = 10
+LINEAR_NODES = 8
+"""Foreground kernels of a layer without attention: 2 norms, 4 GEMMs, append, gate."""
+
+
+class CudaBench:
+    """Measure probes; the step of the last batch and context stays allocated for the next."""
+
+    def __init__(self, model: ModelShape, gpu: GpuState) -> None:
+        """Open the first device; raises GpuUnavailable when torch cannot use it."""
+        from gpu_exec.kernels.memory import require_gpu
+
+        self._torch = require_gpu()
+        self._shape = StepShape.of_model(model)
+        self._key: tuple[Any, ...] | None = None
+        self._step: Any = None
+        self._loaded: StepProbe | None = None
+        properties = self._torch.cuda.get_device_properties(0)
+        self.card = Card(
+            name=properties.name,
+            driver=gpu.driver,
+            sms=properties.multi_processor_count,
+            hbm_bytes=gpu.memory_bytes or properties.total_memory,
+            software=f"CUDA {self._torch.version.cuda}, PyTorch {self._torch.__version__}",
+        )
+        self.nodes = Nodes(linear=LINEAR_NODES, attention=1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._drop()
+
+    def measure_ms(self, probe: Probe) -> float:
+        """Return the median time of one round, in ms."""
+        if isinstance(probe, StepProbe):
+            return self._measure_step(probe)
+        if isinstance(probe, LinkProbe):
+            return self._copy_ms(probe)
+        if isinstance(probe, ReadProbe):
+            return self._read_ms(probe.size_bytes)
+        return self._gap_ms(probe)
+
+    # Steps -----------------------------------------------------------------------------------
+
+    def _measure_step(self, probe: StepProbe) -> float:
+        step = self._prepared(probe)
+        if self._loaded != probe:
+            first = step.run(MIN_STEPS, warmup=WARMUP).median_ms
+            self._count = round(min(MAX_STEPS, max(MIN_STEPS, ROUND_MS / first)))
+            self._loaded = probe
+        return float(step.run(self._count, warmup=1).median_ms)
+
+    def _prepared(self, probe: StepProbe) -> Any:
+        """Return the step of the probe, with its stages and moves; build it when it is new."""
+        from gpu_exec.step import DecodeStep
+
+        key = (
+            probe.batch,
+            probe.context_tokens,
+            probe.block_tokens,
+            probe.budget_tokens,
+            probe.dense,
+        )
+        if key != self._key:
+            self._drop()
+            self._step, self._key = DecodeStep(self._config(probe)), key
+        if self._loaded != probe:
+            self._step.reconfigure(
+                stages=switches(probe.stages), transport=TRANSPORTS[probe.transport]
+            )
+            config = self._step.config
+            moves = synthetic_moves(config, MOVE_STEPS, probe.per_head, probe.context_tokens)
+            self._step.load(moves)
+        return self._step
+
+    def _config(self, probe: StepProbe) -> StepConfig:
+        blocks = probe.budget_tokens // probe.block_tokens
+        return StepConfig(
+            shape=self._shape,
+            batch=probe.batch,
+            context_capacity=probe.context_tokens,
+            block_tokens=probe.block_tokens,
+            chosen_blocks=blocks,
+            pool_blocks=blocks,
+            dense=probe.dense,
+            draft_row=not probe.dense,
+            host_bytes=HOST_BYTES,
+        )
+
+    def _drop(self) -> None:
+        """Release the step; pinned memory stays cached by torch for the next one."""
+        if self._step is not None:
+            self._step.close()
+        self._step = self._key = self._loaded = None
+        gc.collect()
+
+    # Link, memory, launches ------------------------------------------------------------------
+
+    def _copy_ms(self, probe: LinkProbe) -> float:
+        torch = self._torch
+        self._drop()
+        host = torch.empty(probe.size_bytes, dtype=torch.uint8, pin_memory=True)
+        device = torch.empty(probe.size_bytes, dtype=torch.uint8, device="cuda")
+        target, source = (device, host) if probe.direction == "h2d" else (host, device)
+        return self._median_ms(lambda: target.copy_(source, non_blocking=True), LINK_REPEATS)
+
+    def _read_ms(self, size_bytes: int) -> float:
+        torch = self._torch
+        self._drop()
+        values = torch.empty(size_bytes // 4, dtype=torch.float32, device="cuda").uniform_()
+        return self._median_ms(values.amax, LINK_REPEATS)
+
+    def _gap_ms(self, probe: GapProbe) -> float:
+        """Time one node of a graph of kernels with one thread each, in a chain."""
+        from gpu_exec.kernels import library
+
+        torch = self._torch
+        flag = torch.zeros(1, dtype=torch.int32, device="cuda")
+        library.launch("oasis_set_flag", library.pointer(flag), 0)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for index in range(probe.nodes):
+                library.launch("oasis_set_flag", library.pointer(flag), index)
+        return self._median_ms(graph.replay, LINK_REPEATS) / probe.nodes
+
+    def _median_ms(self, work: Callable[[], Any], repeats: int) -> float:
+        torch = self._torch
+        for _ in range(WARMUP):
+            work()
+        times = []
+        for _ in range(repeats):
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            work()
+            end.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(end))
+        return float(statistics.median(times))
+
+
+def switches(stages: tuple[str, ...]) -> StageSwitches:
+    """Return the switches that leave only these stages on."""
+    return StageSwitches(
+        scan=SCAN in stages,
+        selection=SELECTION in stages,
+        transfer=TRANSFER in stages,
+        mirror=False,
+        attention=ATTENTION in stages,
+        linear=LINEAR in stages,
+        draft=DRAFT in stages,
+    )

@@ -1,0 +1,173 @@
+"""The GPU executor: the schedule's steps as graph replays with real kernels on 1 to n devices.
+
+The window runs several times for the clock (median per step), once with timing events inside for
+the stages, and once more step by step for the check: after every step the device compares all
+bytes of the units it moved with their stamps. Each device holds its share of the heads and is
+driven by a thread of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from gpu_exec.executor import DeviceInfo, PoolInfo, StepRun
+from gpu_exec.kernels.config import StepTimes
+from gpu_exec.step_plan import StepPlan, last_moves, plan_notes, step_plans
+from oasis_sim.engine.schedule import Schedule
+from oasis_sim.errors import GpuUnavailable
+
+TIMED_WINDOWS = 5
+FUSED = {"prediction": "prediction+selection"}
+
+T = TypeVar("T")
+
+
+class CudaExecutor:
+    """Execute a schedule on `devices` GPUs with a pinned pool of `host_bytes` on each."""
+
+    def __init__(self, schedule: Schedule, devices: int, host_bytes: int) -> None:
+        """Allocate the pools and load the moves; raises GpuUnavailable without enough devices."""
+        from gpu_exec.kernels.memory import require_gpu
+
+        torch = require_gpu()
+        found = torch.cuda.device_count()
+        if found < devices:
+            raise GpuUnavailable(f"{devices} devices were asked for, {found} are here")
+        self._torch = torch
+        self._schedule = schedule
+        self._plans = step_plans(schedule, devices, host_bytes)
+        self._threads = ThreadPoolExecutor(max_workers=devices)
+        self._steps: list[Any] = []
+        for device in range(devices):
+            with torch.cuda.device(device):
+                self._steps.append(self._open(device))
+        self._timed: tuple[tuple[float, ...], Mapping[str, float]] | None = None
+        self.info = DeviceInfo(
+            kind="cuda",
+            title=torch.cuda.get_device_name(0),
+            driver=f"CUDA {torch.version.cuda}, PyTorch {torch.__version__}",
+            devices=devices,
+            timing="gpu",
+        )
+        self.notes = plan_notes(schedule, devices)
+        self.pools = tuple(_pool_info(plan) for plan in self._plans)
+
+    def window_ms(self, windows: int) -> tuple[tuple[float, ...], ...]:
+        """Run the whole window several times; return ms of each step, one row per window."""
+        count = self._schedule.steps
+
+        def run(device: int) -> tuple[float, ...]:
+            return tuple(self._steps[device].run(count * windows, warmup=count).step_ms)
+
+        slowest = np.array(self._each(run)).max(axis=0)
+        return tuple(tuple(row) for row in slowest.reshape(windows, count).tolist())
+
+    def stage_ms(self) -> Mapping[str, float]:
+        """Run the window once with timing events inside; return ms per step of each stage."""
+        count = self._schedule.steps
+
+        def run(device: int) -> Mapping[str, float]:
+            return dict(self._steps[device].run(count, warmup=count, stages=True).stage_ms)
+
+        rows = self._each(run)
+        names = {name for row in rows for name in row}
+        fused = "selection" not in names
+        return {
+            FUSED.get(name, name) if fused else name: max(row.get(name, 0.0) for row in rows)
+            for name in sorted(names)
+        }
+
+    def run_step(self, index: int) -> StepRun:
+        """Execute one step and check it; the times are those of the runs for the clock."""
+        if self._timed is None:
+            windows = np.array(self.window_ms(TIMED_WINDOWS))
+            medians = tuple(np.median(windows, axis=0).tolist())
+            self._timed = medians, self.stage_ms()
+        return self.checked_step(self._timed[0][index], self._timed[1])
+
+    def checked_step(self, step_ms: float, stage_ms: Mapping[str, float]) -> StepRun:
+        """Execute the next step and check every unit that it moved; report the given times."""
+        done = self._each(self._check_step)
+        wrong = sum(bad for _, bad in done)
+        return StepRun(
+            units_moved=sum(times.moved_units for times, _ in done),
+            bytes_moved=sum(times.moved_bytes for times, _ in done),
+            step_ms=step_ms,
+            stage_ms=stage_ms,
+            wrong_units=wrong,
+            first_wrong="found on the device" if wrong else None,
+        )
+
+    def check_pool(self) -> tuple[int, str | None]:
+        """Check on the device that every slot written holds the last unit moved there."""
+        wrong = sum(self._each(self._check_slots))
+        return wrong, "found on the device" if wrong else None
+
+    def close(self) -> None:
+        """Release graphs, device memory and pinned memory."""
+        self._each(lambda device: self._steps[device].close())
+        self._steps = []
+        self._threads.shutdown()
+
+    def _each(self, work: Callable[[int], T]) -> list[T]:
+        """Do `work(device)` for every device at once, each on its own thread."""
+
+        def on_device(device: int) -> T:
+            with self._torch.cuda.device(device):
+                return work(device)
+
+        return list(self._threads.map(on_device, range(len(self._plans))))
+
+    def _open(self, device: int) -> Any:
+        """Allocate a device's step; capture its graphs while no other device is busy."""
+        from gpu_exec.step import DecodeStep
+
+        step = DecodeStep(self._plans[device].config)
+        step.load(self._plans[device].moves)
+        for stages in (False, True):
+            step.run(self._schedule.steps, warmup=0, stages=stages)
+        return step
+
+    def _check_step(self, device: int) -> tuple[StepTimes, int]:
+        """Run the next step; return its times and how many of its units are wrong or unchecked."""
+        step = self._steps[device]
+        times = step.run(1, warmup=0)
+        if self._plans[device].config.dense:
+            return times, 0
+        verdict = step.verify()
+        return times, verdict.wrong_units + abs(times.moved_units - verdict.checked_units)
+
+    def _check_slots(self, device: int) -> int:
+        """Return how many slots do not hold the last unit of the window that was moved there."""
+        from gpu_exec.kernels import library
+        from gpu_exec.kernels.arguments import StepArguments
+        from gpu_exec.kernels.movelist import DeviceMoves
+
+        plan, memory = self._plans[device], self._steps[device].memory
+        if plan.config.dense or len(plan.moves.row) == 0:
+            return 0
+        final = last_moves(plan)
+        moves, arguments = DeviceMoves(plan.config, final), StepArguments(plan.config, memory)
+        for counter in (memory.phase, memory.checked, memory.wrong):
+            counter.zero_()
+        counters = (library.pointer(memory.checked), library.pointer(memory.wrong))
+        for layer in range(plan.config.shape.layers):
+            args = arguments.gather(moves, (layer, layer + 1), None)
+            library.launch("oasis_check_stamps", args, *counters)
+        return int(memory.wrong.item()) + abs(len(final.row) - int(memory.checked.item()))
+
+
+def _pool_info(plan: StepPlan) -> PoolInfo:
+    config = plan.config
+    modelled = 0 if config.dense else plan.plan.placement.modelled_units
+    return PoolInfo(
+        unit_bytes=config.unit_bytes,
+        executed_unit_bytes=config.unit_bytes,
+        device_slots=config.pairs * config.slots_per_pair * config.shape.layers,
+        modelled_host_units=modelled,
+        host_units=0 if config.dense else plan.plan.placement.units,
+    )

@@ -1,0 +1,19 @@
+"""Open the executor of a device by name."""
+
+from __future__ import annotations
+
+from gpu_exec.executor import Executor
+from gpu_exec.executor_cpu import CpuExecutor
+from oasis_sim.engine.schedule import Schedule
+
+
+def open_executor(kind: str, schedule: Schedule, devices: int, host_bytes: int) -> Executor:
+    """Return an executor for `kind` cpu or cuda; `host_bytes` limits the host pool per device.
+
+    Raises UsageError for a split that the model does not allow, GpuUnavailable without a GPU.
+    """
+    if kind == "cpu":
+        return CpuExecutor(schedule, devices, host_bytes=host_bytes)
+    from gpu_exec.executor_cuda import CudaExecutor
+
+    return CudaExecutor(schedule, devices, host_bytes)

@@ -1,0 +1,112 @@
+"""The GPU commands from the command line, on a machine without a GPU: output and exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from oasis_sim.cli.main import main
+from tests.gpu_exec.schedule_cases import Case, make_schedule
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Hide any nvidia-smi of the machine."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return a run directory that holds a schedule."""
+    path = tmp_path / "run"
+    path.mkdir()
+    make_schedule(Case()).save(path / "schedule.npz")
+    return path
+
+
+def test_replay_table(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table shows every step, the label of the reference, the bytes, and writes the file."""
+    assert 0 == main(["replay", "--device", "cpu", str(run_dir)])
+    text = capsys.readouterr().out
+    assert "CPU ref. ms" in text
+    assert "every unit verified" in text
+    assert "they say nothing about a GPU" in text
+    assert (run_dir / "replay.json").is_file()
+
+
+def test_replay_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output carries one JSON document, the one in the file, and nothing else."""
+    assert 0 == main(["replay", "--device", "cpu", str(run_dir), "--format", "json", "--quiet"])
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert json.loads((run_dir / "replay.json").read_text()) == document
+    assert "" == captured.err
+    assert document["bytes"]["scheduled"] == document["bytes"]["moved"] > 0
+
+
+def test_replay_on_several_devices(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Heads are split over the devices asked for; more devices than heads is a usage error."""
+    assert 0 == main(["replay", "--device", "cpu", "--devices", "2", str(run_dir), "--quiet"])
+    assert "2 device(s)" in capsys.readouterr().out
+    assert 2 == main(["replay", "--device", "cpu", "--devices", "3", str(run_dir), "--quiet"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["replay", "--gpu", "RUN"], 5, "missing an NVIDIA GPU"),
+        (["replay", "RUN"], 5, "--device cpu"),
+        (["replay", "--gpu"], 5, "no usable GPU"),
+        (["replay", "--gpu", "--device", "cpu", "RUN"], 2, "contradict"),
+        (["replay", "--device", "cpu", "nowhere"], 3, "not a run directory"),
+        (["replay", "--device", "cpu", "--host-memory", "80 Gb", "RUN"], 2, "--host-memory"),
+        (["replay", "--device", "cpu", "--host-memory", "1 B", "RUN"], 2, "1 MiB"),
+        (["calibrate", "--out", "x.yaml"], 2, "--gpu"),
+        (["calibrate", "--gpu", "--out", "x.yaml"], 5, "no usable GPU"),
+        (["calibrate", "--gpu", "--out", "x.yaml", "--base", "no-such"], 3, "no-such"),
+        (["validate"], 2, "--gpu"),
+        (["validate", "--gpu"], 5, "no usable GPU"),
+        (["validate", "--gpu", "--repeats", "4"], 2, "repeats"),
+        (["doctor", "--gpu"], 5, "no usable GPU"),
+    ],
+)
+def test_failures(
+    arguments: list[str],
+    code: int,
+    message: str,
+    run_dir: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each failure is one line on standard error with its exit code."""
+    filled = [str(run_dir) if word == "RUN" else word for word in arguments]
+    assert code == main(filled)
+    error = capsys.readouterr().err
+    assert message in error
+    assert 1 == len(error.strip().splitlines())
+
+
+def test_hostile_schedule(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A schedule that is cut off is bad input, exit 3, and no report is written."""
+    path = run_dir / "schedule.npz"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert 3 == main(["replay", "--device", "cpu", str(run_dir)])
+    assert "schedule.npz" in capsys.readouterr().err
+    assert not (run_dir / "replay.json").exists()
+
+
+def test_doctor_without_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """Doctor is useful without a GPU: it exits 0 and lists the host."""
+    assert 0 == main(["doctor"])
+    assert "host memory to pin" in capsys.readouterr().out
+    assert 0 == main(["doctor", "--format", "json", "--profile", "h200"])
+    assert json.loads(capsys.readouterr().out)["usable_gpu"] is False
+
+
+def test_default_run_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a run directory the default run is simulated, scaled down, and replayed."""
+    assert 0 == main(["replay", "--device", "cpu", "--quiet"])
+    text = capsys.readouterr().out
+    assert "the default run" in text
+    assert "every unit verified" in text
