@@ -32,15 +32,22 @@ def trace() -> None:
 
 
 @trace.command()
-@click.argument("file")
+@click.argument("file", required=False)
 @format_option
-def info(file: str, output_format: str) -> None:
-    """Show what a trace holds and where it comes from."""
-    from oasis_sim.trace.describe import describe
+def info(file: str | None, output_format: str) -> None:
+    """Show what a trace holds and where it comes from; without FILE, list the shipped traces."""
+    from oasis_sim.trace.describe import describe, summarise
 
-    found = _load(file)
-    facts = describe(found)
-    _emit(output_format, facts, [("part", "value"), *facts.items()], None)
+    if file is not None:
+        facts = describe(_load(file))
+        _emit(output_format, facts, [("part", "value"), *facts.items()], None)
+        return
+    from oasis_sim.fileio import shipped_inputs
+    from oasis_sim.trace import read_trace
+
+    lines = [summarise(read_trace(path)) for path in shipped_inputs("trace").values()]
+    header = list(lines[0]) if lines else ["name"]
+    _emit(output_format, lines, [header, *(list(line.values()) for line in lines)], None)
 
 
 @trace.command()
@@ -262,7 +269,7 @@ def _short_sample(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _emit(
     output_format: str,
-    document: Mapping[str, Any],
+    document: Mapping[str, Any] | Sequence[Any],
     rows: Sequence[Sequence[Any]],
     about: AttentionTrace | None,
 ) -> None:

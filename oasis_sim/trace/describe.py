@@ -36,8 +36,16 @@ def describe(trace: AttentionTrace) -> dict[str, Any]:
     for name in trace.drafters:
         facts.setdefault(f"accepted_share.{name}", None)
     for key, value in (trace.meta.get("synthetic") or {}).items():
-        facts[f"synthetic.{key}"] = _words(value)
+        facts[f"synthetic.{key}"] = value
     return facts
+
+
+def summarise(trace: AttentionTrace) -> dict[str, Any]:
+    """Return one line about a trace for a list of several."""
+    facts = describe(trace)
+    names = ("name", "origin", "model", "recorded_layers", "recorded_kv_heads", "steps")
+    line = {name: facts[name] for name in (*names, "first_position", "block_tokens", "text")}
+    return line | {"drafters": ", ".join(trace.drafters) or "none"}
 
 
 def _words(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,22 @@ def check_header(meta: object, file: str, line: int | None = None) -> tuple[str,
         if fields.has(key):
             fields.child(key).keys()
     fields.finish()
+    _check_finite(document.value, file, line)
     return _warnings(dict(document.value))
+
+
+def _check_finite(meta: object, file: str, line: int | None) -> None:
+    """Refuse numbers that JSON cannot write again, such as 1e999."""
+    stack = [("", meta)]
+    while stack:
+        field, value = stack.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            fix = "write a finite number"
+            raise InputError("is not finite", file=file, line=line, field=field[1:], fix=fix)
+        if isinstance(value, Mapping):
+            stack.extend((f"{field}.{printable(key, 60)}", item) for key, item in value.items())
+        elif isinstance(value, list):
+            stack.extend((field, item) for item in value)
 
 
 def _check_format(fields: Fields, file: str, line: int | None) -> None:

@@ -184,3 +184,49 @@ def test_warnings_of_the_reader_go_to_standard_error(place: Path, capsys: Captur
     assert 0 == code
     assert json.loads(out)
     assert 1 == err.count("unknown keys")
+
+
+def test_info_without_a_file_lists_the_shipped_traces(place: Path, capsys: Captured) -> None:
+    """One line per shipped trace, each with its origin."""
+    from oasis_sim.fileio import shipped_inputs
+
+    code, out, _ = run(capsys, "info", "--format", "json")
+    assert 0 == code
+    lines = json.loads(out)
+    assert len(shipped_inputs("trace")) == len(lines)
+    assert all(line["origin"] in {"recorded", "synthetic"} for line in lines)
+
+
+SMALL = ("--set", "steps=4", "--set", "recorded_layers=2", "--set", "context_tokens=640")
+
+
+def test_synth_writes_a_trace_that_says_it_is_synthetic(place: Path, capsys: Captured) -> None:
+    """Options, then a file of parameters, give the same trace; the seed changes it."""
+    code, out, err = run(capsys, "synth", "a.npz", *SMALL, "--seed", "5")
+    assert (0, "") == (code, out)
+    assert "synthetic trace of 4 steps" in err
+    assert load_trace("a.npz").is_synthetic
+    (place / "p.yaml").write_text("steps: 4\nrecorded_layers: 2\ncontext_tokens: 640\n")
+    assert 0 == run(capsys, "synth", "b.npz", "--parameters", "p.yaml", "--seed", "5")[0]
+    assert 0 == run(capsys, "synth", "c.npz", *SMALL, "--seed", "6")[0]
+    first, second, third = ((place / f"{name}.npz").read_bytes() for name in "abc")
+    assert first == second
+    assert first != third
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("--set", "steps"), 2),
+        (("--set", "steps=one"), 3),
+        (("--set", "stpes=4"), 3),
+        (("--parameters", "none.yaml"), 3),
+    ],
+)
+def test_synth_refuses_wrong_parameters(
+    words: tuple[str, ...], code: int, place: Path, capsys: Captured
+) -> None:
+    """Unknown names, wrong values and missing files end cleanly and write nothing."""
+    found, out, err = run(capsys, "synth", "x.npz", *words)
+    assert (code, "", 1) == (found, out, len(err.splitlines()))
+    assert not (place / "x.npz").exists()

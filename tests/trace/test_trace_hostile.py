@@ -6,6 +6,7 @@ import copy
 import gzip
 import io
 import json
+import math
 import struct
 import zipfile
 from collections.abc import Callable
@@ -116,6 +117,10 @@ BAD_HEADERS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "version 2": (lambda m: m.update(version=2), "version 2 is not known"),
     "version as text": (lambda m: m.update(version="1"), "version"),
     "origin unknown": (lambda m: m.update(origin="guessed"), "origin"),
+    "a number too large": (
+        lambda m: m.update(text={"name": "x", "scores": [1.0, math.inf]}),
+        "finite",
+    ),
     "no name": (without("name"), "name"),
     "no model": (without("model"), "model"),
     "model is text": (lambda m: m.update(model="llama"), "model"),
@@ -160,6 +165,7 @@ def test_headers_that_break_the_schema(case: str, suffix: str, tmp_path: Path) -
 BAD_META_TEXT = {
     "no JSON": "oasis-trace",
     "list": "[1, 2]",
+    "1e999": json.dumps({**TRACE.meta, "extra": {"x": 0.5}}).replace("0.5", "1e999"),
     "NaN": '{"format": "oasis-trace", "version": NaN}',
     "key twice": '{"format": "oasis-trace", "format": "x"}',
     "nested 100,000 deep": '{"format":' * 100_000,
