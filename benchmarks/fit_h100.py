@@ -50,6 +50,7 @@ DEFAULT_RATIO = 0.05
 TABLE_PERIOD = 64
 TOLERANCE = {"table2": 0.05, "fig11": 0.07}
 FIT_REQUESTS = 192
+IMPOSSIBLE = 100.0  # residual of constants with which a run cannot be made
 
 
 @dataclass(frozen=True)
@@ -234,9 +235,7 @@ def evaluate(case: Case, profile: HardwareProfile, trace: str | None) -> list[Me
 
 def run(scenario: Scenario, ratio: float) -> tuple[StepLog, RequestLog]:
     """Simulate without timeline and block moves, which the fit does not need."""
-    cost = CostModel(
-        scenario.profile, ENGINE, scenario.model, scenario.scheme, scenario.tp
-    )
+    cost = CostModel(scenario.profile, ENGINE, scenario.model, scenario.scheme, scenario.tp)
     workload = scenario.workload
     plan = plan_memory(cost, int((workload.prompt_tokens + workload.output_tokens).max()))
     if scenario.traces or not scenario.scheme.offload:
@@ -308,12 +307,15 @@ def fit(
     start = np.array([current(constants, KNOBS[name]) for name in names])
     start = (np.clip(start, low, high) - low) / (high - low)
 
+    count = len(evaluate_all(constants))
+
     def residuals(x: np.ndarray) -> np.ndarray:
         tree = with_values(constants, names, low + np.clip(x, 0, 1) * (high - low))
         try:
             found = evaluate_all(tree)
         except OasisError as error:
-            raise SystemExit(f"these constants cannot run: {error}") from None
+            print(f"  cannot run: {error}", file=sys.stderr)
+            return np.full(count, IMPOSSIBLE)
         errors = np.array([item.error / item.tolerance for item in found])
         worst = float(np.abs(errors).max())
         print(f"  cost {0.5 * float(errors @ errors):.3f}  worst {worst:.2f}", file=sys.stderr)

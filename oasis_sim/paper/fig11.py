@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +12,14 @@ from oasis_sim.errors import RunFailed
 from oasis_sim.model import load_model
 from oasis_sim.paper.comparison import Comparison, Row, beside
 from oasis_sim.paper.published import Published
-from oasis_sim.paper.setup import Setup
+from oasis_sim.paper.setup import Progress, Setup, no_progress
+from oasis_sim.paper.steady import steady_window
 from oasis_sim.scheme import load_scheme
 from oasis_sim.units import PS_PER_MS, PS_PER_S
 from oasis_sim.workload import closed_loop
 
 NAME = "fig11"
-TITLE = "Figure 11: serving against concurrency"
+TITLE = "Figure 11: serving a closed loop, by concurrency"
 MODELS = {"8b": ("qwen3-8b", 1), "235b": ("qwen3-235b-a22b", 8)}
 SYSTEMS = ("oasis", "dense")
 CONCURRENCIES = (8, 16, 32, 64, 128, 256)
@@ -27,8 +27,12 @@ CONTEXT_TOKENS = 16_384
 OUTPUT_TOKENS = 2_048
 UNITS = {"output_tokens_per_s": "tok/s", "running_batch": "requests", "tpot_ms": "ms"}
 LEAST_REQUESTS, MOST_REQUESTS = 32, 512
-
-Requests = Callable[[int], int]
+NOTES = (
+    f"scenario: closed loop of {LEAST_REQUESTS} to {MOST_REQUESTS} requests (four times the "
+    f"concurrency) with {OUTPUT_TOKENS:,} output tokens each, measured over whole request lives "
+    "while the loop is full; running batch = tok/s x mean TPOT",
+    "235b runs on 8 GPUs with tensor parallelism; tok/s are of all of them",
+)
 
 
 @dataclass(frozen=True)
@@ -62,28 +66,33 @@ def points(context_tokens: int) -> tuple[Point, ...]:
 
 
 def requests_for(concurrency: int) -> int:
-    """Return how many requests pass before the loop counts as steady."""
+    """Return how many requests a loop of this concurrency serves."""
     return min(max(4 * concurrency, LEAST_REQUESTS), MOST_REQUESTS)
 
 
 def compare(
-    setup: Setup, published: Published, context_tokens: int = CONTEXT_TOKENS
+    setup: Setup,
+    published: Published,
+    progress: Progress = no_progress,
+    context_tokens: int = CONTEXT_TOKENS,
 ) -> Comparison:
-    """Simulate every point of the figure at one context."""
+    """Simulate every point of the figure at one context; `progress` counts them."""
     rows: list[Row] = []
-    for point in points(context_tokens):
-        result = simulate(scenario(setup, point, requests_for(point.concurrency)))
-        simulated = metrics(result.steps, result.requests, point.concurrency)
+    failures: dict[str, None] = {}
+    todo = points(context_tokens)
+    for done, point in enumerate(todo):
+        progress(done, len(todo))
+        simulated: dict[str, float | None] = {}
+        try:
+            result = simulate(scenario(setup, point, requests_for(point.concurrency)))
+            simulated = metrics(result.steps, result.requests, point.concurrency)
+        except RunFailed as error:
+            # A context that does not fit is a result: the point stays empty and says why.
+            failures[f"{point.model} {point.system}: {error}"] = None
         rows += beside(published, NAME, point.keys, UNITS, simulated)
-    return Comparison(NAME, TITLE, tuple(rows), (*NOTES, *setup.origin_notes))
-
-
-NOTES = (
-    f"scenario: closed loop of {LEAST_REQUESTS} to {MOST_REQUESTS} requests (four times the "
-    f"concurrency), {OUTPUT_TOKENS:,} output tokens each; measured over whole request lives while "
-    "the loop is full; running batch = tok/s x mean TPOT",
-    "235b runs on 8 GPUs with tensor parallelism; tok/s are of all of them",
-)
+    progress(len(todo), len(todo))
+    origin = setup.origin_notes(*(load_model(name) for name, _ in MODELS.values()))
+    return Comparison(NAME, TITLE, tuple(rows), (*NOTES, *failures, *origin))
 
 
 def scenario(setup: Setup, point: Point, requests: int) -> Scenario:
@@ -120,30 +129,3 @@ def metrics(steps: StepLog, requests: RequestLog, concurrency: int) -> dict[str,
         "running_batch": rate * tpot_ps / PS_PER_S,
         "tpot_ms": tpot_ps / PS_PER_MS,
     }
-
-
-def steady_window(requests: RequestLog, concurrency: int) -> tuple[int, int]:
-    """Return the times between which the loop is full, a whole number of request lives apart.
-
-    Equal requests that start together stay together, so that the load comes in waves; a window
-    that cuts through a wave sees too much or too little prefill. It begins when the first request
-    ends; the next to be admitted lives until the first wave is over, and so on, as long as
-    requests wait or `concurrency` of them are in the system. Raises RunFailed for a short loop.
-    """
-    admitted = requests.admitted_ps[requests.finish_ps >= 0]
-    finish = requests.finish_ps[requests.finish_ps >= 0]
-    if len(finish) <= concurrency:
-        raise RunFailed(f"{len(finish)} requests ended; a steady rate needs over {concurrency}")
-    begin = end = int(finish.min())
-    full_until = max(int(admitted.max()), int(np.sort(finish)[len(finish) - concurrency]))
-    while True:
-        later = np.flatnonzero(admitted >= end)
-        if len(later) == 0:
-            break
-        following = int(finish[later[np.argmin(admitted[later])]])
-        if following > full_until:
-            break
-        end = following
-    if end == begin:
-        raise RunFailed("the closed loop is too short to reach a steady state; use more requests")
-    return begin, end

@@ -96,8 +96,7 @@ def _read_series(fields: Fields) -> list[tuple[PublishedPoint, PublishedValue]]:
     kind, source = fields.text("kind", choices=KINDS), fields.text("source")
     where = _read_where(fields.child("where"))
     over = fields.text("over", choices=KEYS)
-    points: tuple[KeyValue, ...]
-    points = fields.texts("points") if over in TEXT_KEYS else fields.numbers("points")
+    points = _read_points(fields, over)
     values = fields.numbers("values", count=len(points))
     if over in where:
         fields.mistake("over", f"{over} is fixed by where", "remove it there", None)
@@ -108,6 +107,10 @@ def _read_series(fields: Fields) -> list[tuple[PublishedPoint, PublishedValue]]:
         )
         for point, value in zip(points, values, strict=False)
     ]
+
+
+def _read_points(fields: Fields, over: str) -> tuple[KeyValue, ...]:
+    return fields.texts("points") if over in TEXT_KEYS else fields.numbers("points")
 
 
 def _read_where(fields: Fields) -> dict[str, KeyValue]:

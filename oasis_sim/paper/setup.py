@@ -1,12 +1,15 @@
-"""What a reproduction is run with: hardware, engine and traces."""
+"""What a reproduction is run with, and how it is run."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from oasis_sim.engine.spec import DEFAULT_ENGINE, DEFAULT_PROFILE, DEFAULT_TRACE
-from oasis_sim.hardware import HardwareProfile, load_profile
+from oasis_sim.hardware import HardwareProfile
+from oasis_sim.model import ModelShape
 from oasis_sim.trace import AttentionTrace
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -17,11 +20,20 @@ class Setup:
     engine: str
     traces: tuple[AttentionTrace, ...]
 
-    @property
-    def origin_notes(self) -> tuple[str, ...]:
-        """Say which traces are synthetic."""
-        return tuple(
-            f"trace {trace.name} is synthetic, shaped to published statistics"
-            for trace in self.traces
-            if trace.is_synthetic
-        )
+    def origin_notes(self, *models: ModelShape) -> tuple[str, ...]:
+        """Say which traces are synthetic, and which stand in for a model not recorded."""
+        found = []
+        for trace in self.traces:
+            if trace.is_synthetic:
+                found.append(f"trace {trace.name} is synthetic: block moves are modelled")
+            found += [
+                f"{model.name} moves blocks as trace {trace.name} of {trace.model_layers} layers "
+                "says: no trace of it was recorded"
+                for model in models
+                if model.layers != trace.model_layers
+            ]
+        return tuple(found)
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tell nobody."""

@@ -1,0 +1,93 @@
+"""Comparisons and other rows on standard output: table, JSON or CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+from oasis_sim.paper.comparison import Comparison
+from oasis_sim.report.csvfile import write_rows
+from oasis_sim.report.directory import json_text
+from oasis_sim.report.numbers import number
+from oasis_sim.report.table import print_rows
+from oasis_sim.text import one_line
+
+KEY_COLUMNS = ("fetch_ratio", "attended_tokens", "batch", "context_tokens", "concurrency")
+HEADINGS = {
+    "attended_tokens": "attended",
+    "context_tokens": "context",
+    "simulated_exact": "exact",
+    "error_pct": "error",
+    "kv_bytes_per_token": "KV B/token",
+    "intensity_tokens_per_gb": "token/GB",
+    "bandwidth_gb_per_s": "GB/s",
+    "batch_max": "batch",
+    "tpot_min_ms": "TPOT ms",
+    "output_tokens_per_s_max": "tok/s at most",
+    "critical_path": "critical",
+    "serial_ms": "serial ms",
+    "serial_share_pct": "%",
+    "simulated_ms": "simulated ms",
+    "simulated_share_pct": "%",
+}
+
+
+def write_comparisons(found: Sequence[Comparison], output_format: str, stream: IO[str]) -> None:
+    """Write comparisons as tables with their notes, or as one CSV of all their columns."""
+    if output_format == "csv":
+        rows = [
+            {"name": comparison.name, **row.to_json()}
+            for comparison in found
+            for row in comparison.rows
+        ]
+        stream.write(_csv(rows))
+        return
+    for index, comparison in enumerate(found):
+        mean = comparison.mape_pct
+        error = "" if mean is None else f"; mean absolute error {mean:.1f} %"
+        gap = "\n" if index else ""
+        stream.write(f"{gap}{comparison.title}{error}\n\n")
+        _write_table([row.to_json() for row in comparison.rows], stream)
+        stream.write("\n")
+        for text in comparison.notes:
+            stream.write(f"- {one_line(text)}\n")
+
+
+def write_rows_under(
+    heading: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    output_format: str,
+    stream: IO[str],
+) -> None:
+    """Write rows under what they were computed for; CSV repeats it in every line."""
+    if output_format == "json":
+        stream.write(json_text({**heading, "rows": list(rows)}))
+    elif output_format == "csv":
+        stream.write(_csv([{**heading, **row} for row in rows]))
+    else:
+        title = ", ".join(f"{key} {value}" for key, value in heading.items() if key != "name")
+        stream.write(f"{one_line(title)}\n\n")
+        _write_table(rows, stream)
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as CSV; a column that a row does not have is an empty cell."""
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    return write_rows([header, *([row.get(key) for key in header] for row in rows)])
+
+
+def _write_table(rows: Sequence[Mapping[str, Any]], stream: IO[str]) -> None:
+    header = list(rows[0])
+    cells = [[_shown(key, row[key]) for key in header] for row in rows]
+    print_rows([[HEADINGS.get(key, key) for key in header], *cells], stream)
+
+
+def _shown(key: str, value: Any) -> str:
+    """Return a value as a table shows it; key columns are shown as they were given."""
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if key in KEY_COLUMNS and value is not None:
+        return str(value)
+    if key == "error_pct" and value is not None:
+        return f"{value:+.1f} %"
+    return number(value) if value is None or isinstance(value, int | float) else str(value)
