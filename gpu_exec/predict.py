@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpu_exec.matrix import DENSE, ValidationCase
 from oasis_sim.engine import Scenario, simulate
 from oasis_sim.engine.schedule import Schedule
@@ -16,6 +18,7 @@ from oasis_sim.workload import closed_loop
 
 OUTPUT_TOKENS = 1_536
 WINDOW_STEPS = 8
+AMPLE_HOST_BYTES = 1 << 44
 TRACE_STEPS = 24
 TRACE_LAYERS = 6
 TRACE_HEADS = 4
@@ -28,11 +31,12 @@ def predict(
     """Return `steps` consecutive decode steps in the middle of a closed loop of the case.
 
     All requests decode in the window; moves come from a synthetic trace of the case's context.
-    Raises RunFailed when the card cannot hold the batch.
+    Host memory is taken as large enough, since execution shares host units anyway. Raises
+    RunFailed when the card cannot hold the batch.
     """
     scheme = case_scheme(case)
     scenario = Scenario(
-        profile=profile,
+        profile=replace(profile, host=replace(profile.host, kv_bytes=AMPLE_HOST_BYTES)),
         engine_name=ENGINE,
         model=model,
         scheme=scheme,

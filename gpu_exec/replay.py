@@ -167,7 +167,8 @@ def _step_rows(schedule: Schedule, runs: list[StepRun]) -> tuple[StepRow, ...]:
 
 def simulated_stage_ms(schedule: Schedule, name: str, steps: npt.NDArray[np.bool_]) -> float:
     """Return a stage's simulated ms per step over the chosen steps; "a+b" is the sum of two."""
-    columns = [schedule.stages.index(part) for part in name.split("+")]
+    parts = [name] if name in schedule.stages else name.split("+")
+    columns = [schedule.stages.index(part) for part in parts]
     return float(schedule.sim_stage_ps[steps][:, columns].sum(axis=1).mean()) / PS_PER_MS
 
 
@@ -183,8 +184,10 @@ def _stage_rows(
     schedule: Schedule, runs: list[StepRun], compared: npt.NDArray[np.bool_]
 ) -> tuple[StageRow, ...]:
     every = np.ones(schedule.steps, dtype=bool)
-    timed = {name: None for run in runs for name in run.stage_ms}
-    joined = [name for name in timed if "+" in name]
+    timed = dict.fromkeys(name for run in runs for name in run.stage_ms)
+    joined = [
+        name for name in timed if "+" in name and set(name.split("+")) <= set(schedule.stages)
+    ]
     rows = []
     for stage in (*schedule.stages, *joined):
         chosen = compared if compared.any() else every
