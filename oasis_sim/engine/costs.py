@@ -168,8 +168,11 @@ class CostModel:
         fixed = launch.step_ps if self.scheme.offload else launch.dense_step_ps
         return fixed + launch.request_ps * requests
 
-    def slowdowns(self, rows: int) -> tuple[tuple[float, float, float], ...]:
-        """Return factors for (linear, attention) beside (transfer, prediction, selection)."""
+    def slowdowns(self, rows: int) -> tuple[tuple[float, ...], ...]:
+        """Return factors for linear layers, attention and prediction.
+
+        Each beside transfer, prediction and selection; nothing slows prediction but a transfer.
+        """
         neighbours: tuple[Slowdown, ...] = (
             self.transport.slowdown,
             self.costs.prediction_slowdown,
@@ -177,4 +180,4 @@ class CostModel:
         )
         linear = tuple(n.linear.at(max(rows, 1)) for n in neighbours)
         attention = tuple(n.attention for n in neighbours)
-        return (linear[0], linear[1], linear[2]), (attention[0], attention[1], attention[2])
+        return linear, attention, (self.transport.slowdown.prediction, 1.0, 1.0)

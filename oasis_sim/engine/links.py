@@ -25,7 +25,7 @@ class FifoLink:
     def send(self, size_bytes: int) -> simpy.Event:
         """Queue a transfer and return the event of its arrival."""
         occupied = round(size_bytes * self._ps_per_byte)
-        self._free_ps = max(self._free_ps, self._env.now) + occupied
+        self._free_ps = max(self._free_ps, int(self._env.now)) + occupied
         self.busy_ps += occupied
         self.moved_bytes += size_bytes
         return self._env.timeout(self._free_ps - self._env.now + self._latency_ps)

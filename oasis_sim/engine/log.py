@@ -71,9 +71,9 @@ class StepRecorder:
 
     def finish(self, block_bytes: int) -> StepLog:
         """Return the log; `block_bytes` is the size of one admitted block of one KV head."""
-        times, quality, batch = (
-            np.concatenate(parts) for parts in (self._times, self._quality, self._batch)
-        )
+        times = np.concatenate(self._times)
+        quality = np.concatenate(self._quality)
+        batch = np.concatenate(self._batch)
         sparse = batch[:, SPARSE]
         with np.errstate(invalid="ignore", divide="ignore"):
             means = quality / np.where(sparse > 0, sparse, np.nan)[:, None]

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.engine import pipeline as p
-from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.log import STAGE_COLUMNS
 from oasis_sim.engine.result import STAGES
 from oasis_sim.engine.scenario import Scenario
@@ -22,7 +21,7 @@ from oasis_sim.residency.walk import WalkMoves, walk_moves
 
 
 def build_schedule(
-    scenario: Scenario, cost: CostModel, walks: Walks, window: Sequence[WindowStep]
+    scenario: Scenario, walks: Walks, window: Sequence[WindowStep]
 ) -> Schedule | None:
     """Return the schedule of the window's first steps, or None when none was asked for.
 

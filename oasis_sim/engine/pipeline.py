@@ -22,10 +22,12 @@ import numpy.typing as npt
 
 RATE_BITS = 20
 RATE_ONE = 1 << RATE_BITS
+FAR_PS = 1 << 62
 
-# Rows of the interval rings and of the rate table.
+# Rows of the interval rings, and columns of the rate table.
 TRANSFER, PREDICTION, SELECTION = 0, 1, 2
-LINEAR, ATTENTION = 0, 1
+# Rows of the rate table: whose progress it is.
+LINEAR, ATTENTION, BACKGROUND = 0, 1, 2
 
 # Columns of `PipelineState.scalars`.
 NOW, PREDICTION_FREE, SELECTION_FREE, TRANSFER_FREE, D2H_FREE, D2H_STEP_END = range(6)
@@ -47,6 +49,8 @@ NOW, PREDICTION_FREE, SELECTION_FREE, TRANSFER_FREE, D2H_FREE, D2H_STEP_END = ra
     OUT_WAIT,
 ) = range(13)
 OUT_COLUMNS = 13
+# Where the six per-layer stages of `marks` stand in a step's result, from OUT_QKV on.
+LAYER_STAGES = (0, 1, 2, 5, 6, 7)
 
 Int64 = npt.NDArray[np.int64]
 
@@ -69,8 +73,8 @@ class PipelineState(NamedTuple):
 class StepTimes(NamedTuple):
     """Give the durations of one step, in picoseconds; every layer is alike but for its transfer.
 
-    `rates` int64[2, 3]: fixed-point progress of linear layers and attention while transfer,
-    prediction or selection is busy; `prediction_rate` the same for prediction beside transfer.
+    `rates` int64[3, 3]: fixed-point progress of linear layers, attention and prediction while
+    transfer, prediction or selection is busy.
     `on_demand` puts prediction, selection and transfer of a layer between its QKV and attention.
     """
 
@@ -87,7 +91,6 @@ class StepTimes(NamedTuple):
     d2h: int
     on_demand: bool
     rates: Int64
-    prediction_rate: int
 
 
 def new_state(layers: int, start_ps: int = 0) -> PipelineState:
@@ -103,6 +106,7 @@ def new_state(layers: int, start_ps: int = 0) -> PipelineState:
 
 @numba.njit(cache=True)
 def _push(ring: Int64, cursor: Int64, stream: int, start: int, end: int) -> None:
+    """Note that a stream is busy from start to end."""
     if end > start:
         slot = cursor[stream, 0] % ring.shape[1]
         ring[stream, slot, 0] = start
@@ -111,43 +115,90 @@ def _push(ring: Int64, cursor: Int64, stream: int, start: int, end: int) -> None
 
 
 @numba.njit(cache=True)
-def _finish(
-    start: int, work: int, rates: Int64, only_transfer: bool, ring: Int64, cursor: Int64
-) -> int:
+def _forget(ring: Int64, cursor: Int64, now: int) -> None:
+    """Pass over the intervals that ended before the foreground's clock."""
+    for s in range(3):
+        first = max(cursor[s, 1], cursor[s, 0] - ring.shape[1])
+        while first < cursor[s, 0] and ring[s, first % ring.shape[1], 1] <= now:
+            first += 1
+        cursor[s, 1] = first
+
+
+@numba.njit(cache=True)
+def _rate(now: int, rates: Int64, ring: Int64, cursor: Int64, found: Int64) -> None:
+    """Set found to the progress rate at `now` and the time of the next change of any stream."""
+    rate = RATE_ONE
+    change = FAR_PS
+    for s in range(3):
+        i = cursor[s, 1]
+        while i < cursor[s, 0] and ring[s, i % ring.shape[1], 1] <= now:
+            i += 1
+        if i < cursor[s, 0]:
+            begin = ring[s, i % ring.shape[1], 0]
+            if begin <= now:
+                rate = (rate * rates[s]) >> RATE_BITS
+                change = min(change, ring[s, i % ring.shape[1], 1])
+            else:
+                change = min(change, begin)
+    found[0] = rate
+    found[1] = change
+
+
+@numba.njit(cache=True)
+def _finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> int:
     """Return when `work` picoseconds begun at `start` are done beside the busy neighbours."""
     now = start
     left = work
-    streams = 1 if only_transfer else 3
-    index = np.empty(3, dtype=np.int64)
-    for s in range(streams):
-        first = max(cursor[s, 1], cursor[s, 0] - ring.shape[1])
-        while first < cursor[s, 0] and ring[s, first % ring.shape[1], 1] <= start:
-            first += 1
-        if not only_transfer:
-            cursor[s, 1] = first
-        index[s] = first
+    found = np.empty(2, dtype=np.int64)
     while left > 0:
-        rate = RATE_ONE
-        change = np.int64(1) << 62
-        for s in range(streams):
-            i = index[s]
-            while i < cursor[s, 0] and ring[s, i % ring.shape[1], 1] <= now:
-                i += 1
-            index[s] = i
-            if i < cursor[s, 0]:
-                begin = ring[s, i % ring.shape[1], 0]
-                if begin <= now:
-                    rate = (rate * rates[s]) >> RATE_BITS
-                    change = min(change, ring[s, i % ring.shape[1], 1])
-                else:
-                    change = min(change, begin)
+        _rate(now, rates, ring, cursor, found)
+        rate, change = found[0], found[1]
         if rate > 0:
             needed = ((left << RATE_BITS) + rate - 1) // rate
             if now + needed <= change:
-                return now + needed
+                now += needed
+                break
         left -= ((change - now) * rate) >> RATE_BITS
         now = change
     return now
+
+
+@numba.njit(cache=True)
+def _run_layer(
+    state: PipelineState, times: StepTimes, layer: int, move: int, now: int, mark: Int64
+) -> int:
+    """Run one layer from `now`; fill `mark` int64[12] and return the end of its foreground."""
+    scalars, transfer_end, ring, cursor = state
+    _forget(ring, cursor, now)
+    mark[0] = now
+    mark[1] = _finish(now, times.qkv, times.rates[LINEAR], ring, cursor)
+    mark[6] = max(mark[1], scalars[PREDICTION_FREE])
+    mark[7] = _finish(mark[6], times.prediction, times.rates[BACKGROUND], ring, cursor)
+    mark[8] = max(mark[7], scalars[SELECTION_FREE])
+    mark[9] = mark[8] + times.selection
+    mark[10] = max(mark[9], scalars[TRANSFER_FREE])
+    ready = transfer_end[layer]
+    if times.on_demand:
+        ready = mark[10] + move
+    else:
+        _push(ring, cursor, PREDICTION, mark[6], mark[7])
+        _push(ring, cursor, SELECTION, mark[8], mark[9])
+    mark[2] = max(mark[1], ready)
+    mark[3] = _finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor)
+    if move > 0 and not times.on_demand:
+        # A gather may overwrite a slot only after this step's attention has read it.
+        mark[10] = max(mark[10], mark[3])
+        _push(ring, cursor, TRANSFER, mark[10], mark[10] + move)
+    mark[11] = mark[10] + move
+    if move > 0:
+        scalars[TRANSFER_FREE] = mark[11]
+    transfer_end[layer] = mark[11]
+    scalars[PREDICTION_FREE] = mark[7]
+    scalars[SELECTION_FREE] = mark[9]
+    mark[4] = mark[3]
+    end: int = _finish(mark[4], times.output_ffn, times.rates[LINEAR], ring, cursor)
+    mark[5] = end
+    return end
 
 
 @numba.njit(cache=True)
@@ -157,84 +208,35 @@ def run_step(
     """Advance the streams by one step.
 
     `transfer` int64[L] is the duration of each layer's transfer (0: nothing moves). `out`
-    int64[13] receives start, end and the busy time of every stage. `marks` is int64[L, 12] to
-    receive the start and end of the six per-layer stages (qkv, attention, output_ffn, prediction,
-    selection, transfer), or of shape [0, 12] when nobody asks.
+    int64[13] receives start, end and the busy time of every stage. `marks` int64[L, 12] receives
+    the start and end of the six per-layer stages: qkv, attention, output_ffn, prediction,
+    selection, transfer.
     """
-    scalars, transfer_end, ring, cursor = state
-    layers = transfer.shape[0]
+    scalars, _, ring, cursor = state
     linear = times.rates[LINEAR]
-    attention = times.rates[ATTENTION]
-    beside_transfer = np.empty(3, dtype=np.int64)
-    beside_transfer[TRANSFER] = times.prediction_rate
-    record = marks.shape[0] == layers
-    out[:] = 0
+    for column in range(OUT_COLUMNS):
+        out[column] = 0
     now = scalars[NOW]
     out[OUT_START] = now
-    if times.prefill > 0:
-        done = _finish(now, times.prefill, linear, False, ring, cursor)
-        out[OUT_PREFILL] = done - now
-        now = done
-    for layer in range(layers):
+    _forget(ring, cursor, now)
+    done = _finish(now, times.prefill, linear, ring, cursor)
+    out[OUT_PREFILL] = done - now
+    now = done
+    for layer in range(transfer.shape[0]):
+        mark = marks[layer]
         now += times.launch_per_layer
-        out[OUT_LAUNCH] += times.launch_per_layer
-        qkv_start = now
-        qkv_end = _finish(qkv_start, times.qkv, linear, False, ring, cursor)
-        predict_start = max(qkv_end, scalars[PREDICTION_FREE])
-        predict_end = _finish(
-            predict_start, times.prediction, beside_transfer, True, ring, cursor
-        )
-        select_start = max(predict_end, scalars[SELECTION_FREE])
-        select_end = select_start + times.selection
-        ready = transfer_end[layer]
-        if times.on_demand:
-            ready = max(select_end, scalars[TRANSFER_FREE]) + transfer[layer]
-        else:
-            _push(ring, cursor, PREDICTION, predict_start, predict_end)
-            _push(ring, cursor, SELECTION, select_start, select_end)
-        attention_start = max(qkv_end, ready)
-        attention_end = _finish(
-            attention_start, times.attention, attention, False, ring, cursor
-        )
-        if times.on_demand:
-            move_start = ready - transfer[layer]
-        else:
-            # A gather may overwrite a slot only after this step's attention has read it.
-            move_start = max(select_end, scalars[TRANSFER_FREE])
-            if transfer[layer] > 0:
-                move_start = max(move_start, attention_end)
-        move_end = move_start + transfer[layer]
-        if transfer[layer] > 0:
-            scalars[TRANSFER_FREE] = move_end
-            if not times.on_demand:
-                _push(ring, cursor, TRANSFER, move_start, move_end)
-        transfer_end[layer] = move_end
-        scalars[PREDICTION_FREE] = predict_end
-        scalars[SELECTION_FREE] = select_end
-        ffn_end = _finish(attention_end, times.output_ffn, linear, False, ring, cursor)
-        out[OUT_QKV] += qkv_end - qkv_start
-        out[OUT_ATTENTION] += attention_end - attention_start
-        out[OUT_FFN] += ffn_end - attention_end
-        out[OUT_PREDICTION] += predict_end - predict_start
-        out[OUT_SELECTION] += times.selection
-        out[OUT_TRANSFER] += transfer[layer]
-        out[OUT_WAIT] += attention_start - qkv_end
-        if record:
-            row = marks[layer]
-            row[0], row[1] = qkv_start, qkv_end
-            row[2], row[3] = attention_start, attention_end
-            row[4], row[5] = attention_end, ffn_end
-            row[6], row[7] = predict_start, predict_end
-            row[8], row[9] = select_start, select_end
-            row[10], row[11] = move_start, move_end
-        now = ffn_end
-    lm_end = _finish(now, times.lm_head, linear, False, ring, cursor)
-    draft_end = _finish(lm_end, times.draft, linear, False, ring, cursor)
-    out[OUT_LM_HEAD] = lm_end - now
-    out[OUT_DRAFT] = draft_end - lm_end
-    out[OUT_LAUNCH] += times.launch_per_step
+        now = _run_layer(state, times, layer, transfer[layer], now, mark)
+        for stage in range(6):
+            out[OUT_QKV + LAYER_STAGES[stage]] += mark[2 * stage + 1] - mark[2 * stage]
+        out[OUT_WAIT] += mark[2] - mark[1]
+    out[OUT_LAUNCH] = times.launch_per_layer * transfer.shape[0] + times.launch_per_step
+    _forget(ring, cursor, now)
+    done = _finish(now, times.lm_head, linear, ring, cursor)
+    out[OUT_LM_HEAD] = done - now
+    now = _finish(done, times.draft, linear, ring, cursor)
+    out[OUT_DRAFT] = now - done
     # New KV of the step before must be in host memory before its blocks can be evicted.
-    now = max(draft_end + times.launch_per_step, scalars[D2H_STEP_END])
+    now = max(now + times.launch_per_step, scalars[D2H_STEP_END])
     scalars[D2H_FREE] = max(scalars[D2H_FREE], now) + times.d2h
     scalars[D2H_STEP_END] = scalars[D2H_FREE] if times.d2h > 0 else 0
     scalars[NOW] = now

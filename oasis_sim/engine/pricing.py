@@ -17,7 +17,6 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
     linear_rows = requests * cost.rows_per_request
     share, costs, scheme = cost.share, cost.costs, cost.scheme
     heads = sparse * share.kv_heads
-    linear, beside, prediction = _rates(cost, linear_rows)
     attended = sparse * scheme.attended_tokens_max * share.kv_bytes_layer
     dense_bytes = int(rows.dense_context.sum()) * share.kv_bytes_layer
     scan_bytes = int(rows.context.sum()) // scheme.block_tokens * cost.scan_bytes_per_block()
@@ -36,9 +35,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         block_tokens=scheme.block_tokens,
         chosen_tokens=(scheme.chosen_blocks + scheme.sink_blocks + max(scheme.recent_blocks - 1, 0))
         * scheme.block_tokens,
-        attention_ps_per_byte=cost.hbm_ps_per_byte(
-            costs.attention_efficiency.at(max(attended, 1))
-        ),
+        attention_ps_per_byte=cost.hbm_ps_per_byte(costs.attention_efficiency.at(max(attended, 1))),
         dense_ps_per_byte=cost.hbm_ps_per_byte(
             costs.dense_attention_efficiency.at(max(dense_bytes, 1))
         ),
@@ -50,22 +47,11 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         transfer_fixed=cost.transport.fixed_ps,
         transfer_ps_per_byte=cost.transfer_ps_per_byte(),
         on_demand=scheme.on_demand,
-        rates=np.array([linear, beside], dtype=np.int64),
-        prediction_rate=prediction,
+        rates=_rates(cost, linear_rows),
     )
 
 
-def _rates(cost: CostModel, rows: int) -> tuple[list[int], list[int], int]:
-    """Return fixed-point progress of linear layers, attention, and prediction."""
-    linear, attention = cost.slowdowns(rows)
-    prediction = cost.transport.slowdown.prediction
-    return (
-        [round(RATE_ONE / factor) for factor in linear],
-        [round(RATE_ONE / factor) for factor in attention],
-        round(RATE_ONE / prediction),
-    )
-
-
-def no_marks() -> npt.NDArray[np.int64]:
-    """Return the empty `marks` of a step whose intervals nobody asks for."""
-    return np.zeros((0, 12), dtype=np.int64)
+def _rates(cost: CostModel, rows: int) -> npt.NDArray[np.int64]:
+    """Return fixed-point progress rates, int64[3, 3] (see `pipeline.StepTimes`)."""
+    factors = np.array(cost.slowdowns(rows))
+    return np.asarray(np.round(RATE_ONE / factors), dtype=np.int64)

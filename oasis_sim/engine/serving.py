@@ -22,7 +22,7 @@ from oasis_sim.engine.links import FifoLink
 from oasis_sim.engine.log import BATCH_COLUMNS, StepRecorder
 from oasis_sim.engine.memory import Footprint, Pool, footprint
 from oasis_sim.engine.pipeline import NOW, new_state
-from oasis_sim.engine.pricing import no_marks, price
+from oasis_sim.engine.pricing import price
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.stretch import LOG_COLUMNS, run_stretch
@@ -215,13 +215,11 @@ class ServingLoop:
         limit = NEVER_PS if peek == float("inf") else int(peek)
         times = np.empty((count, LOG_COLUMNS), dtype=np.int64)
         quality = np.empty((count, self.walks.tables.quality.shape[1]))
-        marks = self.window.marks() if recording else no_marks()
+        marks = self.window.marks()
         places = rows.walk.copy(), rows.context.copy(), rows.dense_context.copy()
         costs = price(self.cost, rows, prefill_ps)
         used, growth = self.hbm.used_bytes, self._growth()
-        done = run_stretch(
-            self.state, rows, self.walks.tables, costs, limit, times, quality, marks
-        )
+        done = run_stretch(self.state, rows, self.walks.tables, costs, limit, times, quality, marks)
         times, quality = times[:done], quality[:done]
         if recording:
             self.window.record(self.recorder.steps, sparse, dense, places, times[0], marks)

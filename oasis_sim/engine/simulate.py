@@ -25,18 +25,14 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     """
     _check(scenario)
     workload, model = scenario.workload, scenario.model
-    cost = CostModel(
-        scenario.profile, scenario.engine_name, model, scenario.scheme, scenario.tp
-    )
+    cost = CostModel(scenario.profile, scenario.engine_name, model, scenario.scheme, scenario.tp)
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
     plan = plan_memory(cost, longest)
     walks = build_walks(
         scenario.traces, scenario.scheme, cost.share, scenario.drafter, scenario.seed
     )
     book = RequestBook(workload, scenario.concurrency)
-    window = Window(
-        model.layers, scenario.schedule_steps, book.expected_total, scenario.max_steps
-    )
+    window = Window(model.layers, scenario.schedule_steps, book.expected_total, scenario.max_steps)
     loop = ServingLoop(cost, plan, walks, book, window, scenario.max_steps, progress)
     loop.run()
     if book.rejected == len(book):
@@ -56,7 +52,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         itl_count=counts,
         quality=walks.quality,
         bounds=roofline_bounds(cost, steps, loop.recorder.dense_context(), loop.prefill_flops),
-        schedule=build_schedule(scenario, cost, walks, window.steps),
+        schedule=build_schedule(scenario, walks, window.steps),
         notes=_notes(scenario, walks, book, steps),
     )
 
@@ -86,9 +82,7 @@ def _token_gaps(steps: StepLog) -> tuple[np.ndarray, np.ndarray]:
     return (steps.end_ps - steps.start_ps)[decoded], rows[decoded]
 
 
-def _notes(
-    scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog
-) -> tuple[str, ...]:
+def _notes(scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog) -> tuple[str, ...]:
     found = list(scenario.workload.warnings)
     if book.rejected:
         found.append(f"{book.rejected} requests refused; {book.first_refusal}")

@@ -79,7 +79,15 @@ class StretchCosts(NamedTuple):
     transfer_ps_per_byte: float
     on_demand: bool
     rates: Int64
-    prediction_rate: int
+
+
+@numba.njit(cache=True)
+def _sum(values: Int64) -> int:
+    """Add up (numba's own sum costs seconds of compile time)."""
+    total = 0
+    for value in values:
+        total += value
+    return total
 
 
 @numba.njit(cache=True)
@@ -96,7 +104,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
     blocks = 0
     for context in rows.context:
         blocks += context // costs.block_tokens
-    dense_tokens = rows.dense_context.sum() + len(rows.dense_context)
+    dense_tokens = _sum(rows.dense_context) + len(rows.dense_context)
     sparse_bytes = _attended_tokens(rows, costs) * costs.kv_bytes_layer
     attention = sparse_bytes * costs.attention_ps_per_byte
     attention += dense_tokens * costs.kv_bytes_layer * costs.dense_ps_per_byte
@@ -107,18 +115,17 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
     return StepTimes(
         costs.prefill,
         costs.qkv,
-        np.int64(round(attention)),
+        round(attention),
         costs.output_ffn,
         costs.lm_head,
         costs.draft,
-        np.int64(round(scan)),
-        np.int64(selection),
+        round(scan),
+        selection,
         costs.launch_per_layer,
         costs.launch_per_step,
         costs.d2h,
         costs.on_demand,
         costs.rates,
-        costs.prediction_rate,
     )
 
 
@@ -127,7 +134,8 @@ def _gather_blocks(
     rows: Rows, tables: WalkTables, costs: StretchCosts, transfer: Int64, log: Int64
 ) -> None:
     """Sum this step's moves over the rows, per layer, and turn them into transfer times."""
-    transfer[:] = 0
+    for layer in range(transfer.shape[0]):
+        transfer[layer] = 0
     for row in rows.walk:
         for layer in range(transfer.shape[0]):
             transfer[layer] += tables.admitted[row, layer]
@@ -137,7 +145,7 @@ def _gather_blocks(
         log[LOG_ADMITTED] += blocks
         if blocks > 0:
             moved = blocks * costs.block_bytes * costs.transfer_ps_per_byte
-            transfer[layer] = costs.transfer_fixed + np.int64(round(moved))
+            transfer[layer] = costs.transfer_fixed + round(moved)
 
 
 @numba.njit(cache=True)
@@ -164,20 +172,23 @@ def run_stretch(
     """Run up to len(log) steps, stop after the first that ends at or after `limit_ps`.
 
     `log` int64[n, LOG_COLUMNS] and `quality` float64[n, Q] receive one row per step: the stage
-    times of `run_step`, blocks admitted and needed, the sum of contexts (all rows, dense rows), and
-    the sums over rows of the walk's quality columns. `marks` as in `run_step`. Returns the number of steps run.
+    times of `run_step`, blocks admitted and needed, the sum of contexts (all rows, dense rows),
+    and the sums over rows of the walk's quality columns. `marks` as in `run_step`. Returns how
+    many steps ran.
     """
     transfer = np.zeros(state.transfer_end.shape[0], dtype=np.int64)
-    for step in range(log.shape[0]):
-        log[step] = 0
-        quality[step] = 0.0
-        log[step, LOG_DENSE_CONTEXT] = rows.dense_context.sum()
-        log[step, LOG_CONTEXT] = rows.context.sum() + log[step, LOG_DENSE_CONTEXT]
+    for step in range(len(log)):
+        log[step, LOG_NEEDED] = 0
+        log[step, LOG_ADMITTED] = 0
+        log[step, LOG_DENSE_CONTEXT] = _sum(rows.dense_context)
+        log[step, LOG_CONTEXT] = _sum(rows.context) + log[step, LOG_DENSE_CONTEXT]
         _gather_blocks(rows, tables, costs, transfer, log[step])
-        for row in rows.walk:
-            quality[step] += tables.quality[row]
-        run_step(state, _step_times(rows, costs), transfer, log[step, :OUT_COLUMNS], marks)
+        for column in range(quality.shape[1]):
+            quality[step, column] = 0.0
+            for row in rows.walk:
+                quality[step, column] += tables.quality[row, column]
+        run_step(state, _step_times(rows, costs), transfer, log[step], marks)
         _advance_rows(rows)
         if state.scalars[NOW] >= limit_ps:
             return step + 1
-    return log.shape[0]
+    return len(log)

@@ -44,7 +44,8 @@ def read_profile(path: Path) -> HardwareProfile:
     likes: dict[str, tuple[str, str]] = {}
     if top.has("engines"):
         section = top.child("engines")
-        for engine in section.keys():
+        names = section.keys()
+        for engine in names:
             fields = section.child(engine)
             if fields.has("like"):
                 likes[engine] = (fields.text("like"), fields.text("source"))

@@ -23,6 +23,7 @@ SMALLEST_EFFICIENCY = 1e-3
 def read_engine(name: str, fields: Fields) -> EngineCosts:
     """Read the costs of engine `name`; mistakes are noted in `fields`."""
     transports = fields.child("transports")
+    names = transports.keys()
     return EngineCosts(
         name=name,
         source=fields.text("source"),
@@ -35,7 +36,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         launch=_read_launch(fields.child("launch")),
         prefill=_read_prefill(fields.child("prefill")),
         collective_ps=fields.quantity("collective", parse_time),
-        transports={key: _read_transport(transports.child(key)) for key in transports.keys()},
+        transports={key: _read_transport(transports.child(key)) for key in names},
         prediction_slowdown=_read_slowdown(fields.child("prediction_slowdown")),
         selection_slowdown=_read_slowdown(fields.child("selection_slowdown")),
         hbm_share=fields.number("hbm_share", low=0.01, high=1.0),

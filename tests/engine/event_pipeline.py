@@ -10,6 +10,7 @@ import simpy
 
 from oasis_sim.engine.pipeline import (
     ATTENTION,
+    BACKGROUND,
     LINEAR,
     PREDICTION,
     RATE_BITS,
@@ -105,7 +106,7 @@ class EventPipeline:
                 visible = times.prediction > 0 and not times.on_demand
                 if visible:
                     self._mark(PREDICTION, True)
-                yield from self._work(times.prediction, [times.prediction_rate])
+                yield from self._work(times.prediction, times.rates[BACKGROUND])
                 if visible:
                     self._mark(PREDICTION, False)
                 self.event("predicted", t, layer).succeed()

@@ -43,12 +43,12 @@ def random_trace(
         "name": "random",
         "model": {
             "name": "tiny",
-            "layers": 4,
+            "layers": max(4, layers),
             "kv_heads": 2,
             "query_heads": 8,
             "head_dim": 64,
         },
-        "layer_ids": list(range(0, 4, 4 // layers))[:layers],
+        "layer_ids": list(range(layers)),
         "layer_span": [None] * layers,
         "block_tokens": 16,
         "prompt_tokens": blocks * 16,
@@ -93,9 +93,7 @@ def small_scheme(name: str = "oasis", **options: object) -> Scheme:
     scheme = load_scheme(name)
     if not scheme.offload:
         return scheme
-    return with_options(
-        scheme, **{"budget_tokens": 512, "draft_kv_bytes_per_token": 0, **options}
-    )
+    return with_options(scheme, **{"budget_tokens": 512, "draft_kv_bytes_per_token": 0, **options})
 
 
 def scenario(

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oasis_sim.engine.pipeline import (
+    BACKGROUND,
     OUT_COLUMNS,
     OUT_END,
     OUT_START,
@@ -19,8 +20,6 @@ from oasis_sim.engine.pipeline import (
     run_step,
 )
 from tests.engine.event_pipeline import EventPipeline
-
-NO_MARKS = np.zeros((0, 12), dtype=np.int64)
 
 
 def step_times(**changes: object) -> StepTimes:
@@ -38,8 +37,7 @@ def step_times(**changes: object) -> StepTimes:
         launch_per_step=0,
         d2h=0,
         on_demand=False,
-        rates=np.full((2, 3), RATE_ONE, dtype=np.int64),
-        prediction_rate=RATE_ONE,
+        rates=np.full((3, 3), RATE_ONE, dtype=np.int64),
     )
     return zero._replace(**changes)
 
@@ -50,7 +48,8 @@ def compiled(steps: list[StepTimes], transfers: list[list[int]]) -> list[np.ndar
     results = []
     for times, transfer in zip(steps, transfers, strict=True):
         out = np.zeros(OUT_COLUMNS, dtype=np.int64)
-        run_step(state, times, np.array(transfer, dtype=np.int64), out, NO_MARKS)
+        marks = np.zeros((len(transfer), 12), dtype=np.int64)
+        run_step(state, times, np.array(transfer, dtype=np.int64), out, marks)
         results.append(out)
     return results
 
@@ -66,10 +65,11 @@ def pipelines(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
     on_demand = draw(st.booleans())
     steps, transfers = [], []
     for _ in range(draw(st.integers(1, 5))):
-        rates = np.array([[draw(rate) for _ in range(3)] for _ in range(2)], dtype=np.int64)
+        rates = np.array([[draw(rate) for _ in range(3)] for _ in range(3)], dtype=np.int64)
+        # Prediction is slowed by transfers only.
+        rates[BACKGROUND, 1:] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
-        # A stopped prediction needs a transfer that ends by itself, which it always does.
-        steps.append(StepTimes(*numbers, on_demand, rates, draw(rate)))
+        steps.append(StepTimes(*numbers, on_demand, rates))
         transfers.append([draw(durations) for _ in range(layers)])
     return steps, transfers
 
@@ -122,7 +122,7 @@ def test_no_overlap_is_the_sum(compute: int, transfer: int) -> None:
 
 def test_slowdown_applies_while_the_neighbour_is_busy() -> None:
     """Work at half rate beside a transfer of 100 loses 50 of its 100 picoseconds there."""
-    rates = np.full((2, 3), RATE_ONE, dtype=np.int64)
+    rates = np.full((3, 3), RATE_ONE, dtype=np.int64)
     rates[0, 0] = RATE_ONE // 2
     first = step_times(output_ffn=200, rates=rates)
     out = compiled([first], [[100]])[0]

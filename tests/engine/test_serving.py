@@ -156,7 +156,11 @@ def test_the_schedule_moves_what_the_steps_count() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"tp": 3}, "does not divide"), ({"concurrency": 0}, "concurrency"), ({"traces": ()}, "trace")],
+    [
+        ({"tp": 3}, "does not divide"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"traces": ()}, "trace"),
+    ],
 )
 def test_contradictory_scenarios_are_usage_errors(options: dict[str, object], words: str) -> None:
     """Options that cannot go together say so."""

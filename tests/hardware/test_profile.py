@@ -1,0 +1,122 @@
+"""Hardware profiles: shipped ones load, every number has a source, mistakes are named."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oasis_sim.errors import InputError, UsageError
+from oasis_sim.fileio import shipped_inputs
+from oasis_sim.hardware import Curve, load_profile, read_profile
+
+H100 = shipped_inputs("profile")["h100"]
+
+
+def edited(tmp_path: Path, **changes: object) -> Path:
+    """Write h100 with some dotted keys replaced (None removes a key)."""
+    data = yaml.safe_load(H100.read_text())
+    for dotted, value in changes.items():
+        *path, last = dotted.split("__")
+        place = data
+        for key in path:
+            place = place[key]
+        if value is None:
+            del place[last]
+        else:
+            place[last] = value
+    file = tmp_path / "edited.yaml"
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    return file
+
+
+@pytest.mark.parametrize("name", sorted(shipped_inputs("profile")))
+def test_shipped_profiles_load(name: str) -> None:
+    """Each shipped profile reads, knows the roofline engine, and cites every number."""
+    profile = load_profile(name)
+    assert name == profile.name
+    assert "roofline" in profile.engines
+    assert all(source.strip() for source in profile.sources.values())
+    assert {"gpu.hbm_bandwidth", "pcie.bandwidth", "host.kv_capacity_per_gpu"} <= set(
+        profile.sources
+    )
+    for engine in profile.engines.values():
+        assert engine.source
+        for transport in engine.transports.values():
+            assert max(transport.bytes_per_s.y) <= profile.pcie.bytes_per_s
+
+
+def test_the_paper_s_nominal_figures() -> None:
+    """The h100 profile has the nominal figures that the paper computes with."""
+    profile = load_profile("h100")
+    assert 3.35e12 == profile.gpu.hbm_bytes_per_s
+    assert 64e9 == profile.pcie.bytes_per_s
+
+
+def test_an_engine_like_another_profile_s_keeps_its_numbers() -> None:
+    """`like` takes the shares of the other profile and says so in the source."""
+    h100, h200 = load_profile("h100"), load_profile("h200")
+    assert h200.engine("gpu_exec").launch == h100.engine("gpu_exec").launch
+    assert "not measured" in h100.engine("gpu_exec").source
+
+
+def test_unknown_engine_and_transport_name_the_known_ones() -> None:
+    """Asking for what is not there lists what is."""
+    profile = load_profile("h100")
+    with pytest.raises(UsageError, match="choose one of: gpu_exec, roofline, vllm"):
+        profile.engine("tgi")
+    with pytest.raises(UsageError, match="sm_gather"):
+        profile.engine("vllm").transport("pigeon")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("gpu__hbm_capacity__value", "80 Gb", "GiB"),
+        ("gpu__hbm_capacity__value", 80, "has no unit"),
+        ("gpu__hbm_bandwidth__source", None, "source: is missing"),
+        ("gpu__sms__value", True, "whole number"),
+        ("gpu__sms__value", -1, "out of range"),
+        ("pcie__usable_bandwidth__value", "65 GB/s", "exceeds the bandwidth"),
+        ("pcie__colour", "red", "not a known key"),
+        ("schema_version", 2, "out of range"),
+        ("origin", "hearsay", "use one of"),
+        ("engines__vllm__hbm_share", 1.5, "out of range"),
+        ("engines__vllm__linear_efficiency__rows", [1, 64, 64], "rows"),
+        ("engines__vllm__linear_efficiency__share", [0.5], "points for"),
+        ("engines__vllm__prediction_slowdown__attention", 0.5, "out of range"),
+        ("engines__vllm__launch__gap", "1 lightyear", "gap"),
+        ("engines__roofline", {"source": "mine"}, "derived from the limits"),
+        ("engines__gpu_exec__like", "h100", "defines no such engine"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, key: str, value: object, words: str) -> None:
+    """Each wrong value gives one message with the file and the field."""
+    path = edited(tmp_path, **{key: value})
+    with pytest.raises(InputError) as caught:
+        read_profile(path)
+    assert words in str(caught.value)
+    assert "edited.yaml" in str(caught.value)
+
+
+@given(st.lists(st.floats(0.1, 1e9), min_size=1, max_size=6, unique=True), st.floats(1e-3, 1e12))
+def test_a_curve_stays_within_its_points(xs: list[float], x: float) -> None:
+    """Interpolation never leaves the range of the measured values and meets every point."""
+    points = sorted(xs)
+    curve = Curve(tuple(points), tuple(math.log(p) for p in points))
+    assert min(curve.y) - 1e-9 <= curve.at(x) <= max(curve.y) + 1e-9
+    for p, y in zip(curve.x, curve.y, strict=True):
+        assert curve.at(p) == pytest.approx(y)
+
+
+@pytest.mark.parametrize(
+    "points", [((), ()), ((1.0, 1.0), (1.0, 2.0)), ((0.0,), (1.0,)), ((1.0,), ())]
+)
+def test_bad_curves_are_refused(points: tuple[tuple[float, ...], tuple[float, ...]]) -> None:
+    """A curve needs points in increasing order of positive x."""
+    with pytest.raises(ValueError, match=r"points|positive"):
+        Curve(*points)
