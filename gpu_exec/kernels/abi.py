@@ -40,9 +40,9 @@ class SelectArgs(c.Structure):
 
     _fields_: ClassVar = [
         *_fields(_P, "scores slot_block stamp attend_unit attend_count counts"),
-        *_fields(_P, "move_bounds move_source move_target"),
+        *_fields(_P, "move_end move_source move_target"),
         *_fields(_L, "score_stride attend_stride logical_base pair_stride request_stride"),
-        *_fields(_L, "host_units"),
+        *_fields(_L, "host_units move_begin"),
         *_fields(_I, "heads pool chosen cap slots_per_pair first_block recent_blocks"),
         *_fields(_I, "block_tokens aliased"),
     ]
@@ -92,5 +92,5 @@ class AppendArgs(c.Structure):
 def select_scratch_bytes(max_blocks: int, pool: int, chosen: int) -> int:
     """Return the shared memory that selection needs (twin of carve_scratch)."""
     words = (max_blocks + 63) // 32
-    total = max_blocks + 3 * words + (pool + 31) // 32 + 256 + 4 * pool + 2 * chosen + 8
+    total = 1024 + max_blocks + 3 * words + (pool + 31) // 32 + 4 * pool + 2 * chosen + 8
     return 4 * total

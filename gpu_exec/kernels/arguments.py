@@ -17,9 +17,9 @@ from gpu_exec.kernels.abi import (
 from gpu_exec.kernels.config import TILE_TOKENS, StepConfig
 from gpu_exec.kernels.memory import MAX_SPLITS, DraftMemory, StepMemory
 
-ATTENTION_SLOTS = 264
+ATTENTION_SLOTS = 396
 SCAN_SLOTS = 396
-ATTENTION_STAGES = 3
+ATTENTION_STAGES = 2
 SCAN_STAGES = 2
 _SPLIT_COST_TILES = 12
 
@@ -175,7 +175,7 @@ class StepArguments:
             attend_unit=_address(table),
             attend_count=_address(count),
             counts=_address(m.select_counts, layer),
-            move_bounds=_address(m.select_bounds, layer),
+            move_end=_address(m.select_bounds, layer, 1),
             move_source=_address(m.select_source),
             move_target=_address(m.select_target),
             score_stride=blocks,
@@ -184,6 +184,7 @@ class StepArguments:
             pair_stride=blocks,
             request_stride=c.shape.layers * heads * blocks,
             host_units=c.host_units,
+            move_begin=layer * c.pairs * max(c.cap_blocks, 1),
             heads=heads,
             pool=c.pool_blocks,
             chosen=c.chosen_blocks,

@@ -113,7 +113,7 @@ class StepConfig:
     arrangement: str = "always"
     gemm: str = "library"
     prediction: str = "inline"
-    selection: str = "fused"
+    selection: str = "separate"
     moves_from: str = "schedule"
     host_bytes: int = 4 << 30
     stamped: bool = True
@@ -133,7 +133,7 @@ class StepConfig:
         if self.pool_blocks > 1024:
             raise UsageError("the selection kernel holds at most 1024 pool blocks per head")
         if self.transport not in GRAPH_TRANSPORTS and self.moves_from != "schedule":
-            raise UsageError(f"transport {self.transport} needs a schedule: the host names the units")
+            raise UsageError(f"transport {self.transport} needs a schedule: the host names units")
         if self.transport not in GRAPH_TRANSPORTS and self.arrangement == "window":
             raise UsageError("only the gathers can be confined to a window")
         for value, known, name in (

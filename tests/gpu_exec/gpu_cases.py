@@ -9,7 +9,7 @@ import pytest
 
 from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StageSwitches, StepConfig, StepShape
-from gpu_exec.kernels.layout import unpack_bounds, unpack_units
+from gpu_exec.kernels.layout import pack_bounds, unpack_bounds, unpack_units
 from gpu_exec.kernels.memory import StepMemory
 
 
@@ -54,9 +54,25 @@ def make_memory(config: StepConfig, seed: int) -> tuple[StepMemory, StepArgument
     memory = StepMemory(config)
     memory.pool.normal_()
     memory.qkv.normal_()
-    if not config.dense and config.key_format == "bf16":
-        memory.keys.normal_()
+    if not config.dense:
+        fill_keys(config, memory)
     return memory, StepArguments(config, memory)
+
+
+def fill_keys(config: StepConfig, memory: StepMemory) -> None:
+    """Write random bounds with min <= max, in the layout of the key tiles."""
+    import torch
+
+    size = (config.shape.layers * config.pairs, config.max_blocks, 128)
+    a, b = torch.randn(size), torch.randn(size)
+    kind, raw = (
+        (torch.float8_e4m3fn, torch.uint8)
+        if config.key_format == "fp8"
+        else (torch.bfloat16, torch.int16)
+    )
+    high, low = (x.to(kind).view(raw).numpy() for x in (torch.maximum(a, b), torch.minimum(a, b)))
+    tiles = torch.from_numpy(pack_bounds(high, low)).view(raw)
+    memory.keys.view(raw).copy_(tiles.view(memory.keys.shape))
 
 
 def host(tensor: Any) -> np.ndarray:

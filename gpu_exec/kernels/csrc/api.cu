@@ -65,7 +65,7 @@ int oasis_scan(const ScanArgs* a, const SelectArgs* sel, int pairs, int fp8, int
 int oasis_select(const SelectArgs* sel, const int* position, const int* step, int pairs,
                  int max_blocks, int scratch_bytes, cudaStream_t stream) {
   if (int e = allow_shared(select_blocks, scratch_bytes)) return e;
-  select_blocks<<<pairs, 128, scratch_bytes, stream>>>(*sel, position, step, max_blocks);
+  select_blocks<<<pairs, kSelectThreads, scratch_bytes, stream>>>(*sel, position, step, max_blocks);
   return launched();
 }
 
@@ -104,6 +104,11 @@ int oasis_check_stamps(const GatherArgs* a, unsigned long long* checked, unsigne
 
 int oasis_begin_step(const BeginArgs* a, cudaStream_t stream) {
   begin_step<<<1, 256, 0, stream>>>(*a);
+  return launched();
+}
+
+int oasis_read(const void* data, long long bytes, int* sink, int ctas, cudaStream_t stream) {
+  read_only<<<ctas, 512, 0, stream>>>(static_cast<const uint4*>(data), bytes / 16, sink);
   return launched();
 }
 
@@ -198,6 +203,7 @@ int oasis_preload() {
       reinterpret_cast<const void*>(mirror_blocks),
       reinterpret_cast<const void*>(fill_stamps),
       reinterpret_cast<const void*>(check_stamps),
+      reinterpret_cast<const void*>(read_only),
       reinterpret_cast<const void*>(begin_step),
       reinterpret_cast<const void*>(set_flag),
       reinterpret_cast<const void*>(delay),

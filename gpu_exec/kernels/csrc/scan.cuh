@@ -161,7 +161,8 @@ __global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
 }
 
 // Selection alone, from scores that another launch left.
-__global__ void __launch_bounds__(128) select_blocks(const SelectArgs sel, const int* position,
+constexpr int kSelectThreads = 256;
+__global__ void __launch_bounds__(kSelectThreads) select_blocks(const SelectArgs sel, const int* position,
                                                      const int* step, int max_blocks) {
   extern __shared__ __align__(128) char smem[];
   SelectScratch s;

@@ -1,228 +1,187 @@
 // Top-K, difference to residency, cap, victims and publication for one (request, KV head) pair.
-//
-// Written as phases of independent iterations with a barrier between them, so that the same text
-// runs as one CTA on a GPU and as plain loops on a CPU (where CI tests it bit by bit).
 #pragma once
-#include <stdint.h>
-
-#ifdef __CUDACC__
-#define OASIS_DEVICE __device__ __forceinline__
-#define OASIS_FOR(i, n) for (int i = threadIdx.x; i < (n); i += blockDim.x)
-#define OASIS_SYNC() __syncthreads()
-#define OASIS_ADD(p, v) atomicAdd((p), (v))
-#define OASIS_OR(p, v) atomicOr((p), (v))
-#define OASIS_POPC(x) __popc(x)
-#else
-#define OASIS_DEVICE static inline
-#define OASIS_FOR(i, n) for (int i = 0; i < (n); ++i)
-#define OASIS_SYNC()
-template <class T>
-static inline T oasis_add(T* p, T v) {
-  T old = *p;
-  *p += v;
-  return old;
-}
-#define OASIS_ADD(p, v) oasis_add((p), (v))
-#define OASIS_OR(p, v) (*(p) |= (v))
-#define OASIS_POPC(x) __builtin_popcount(x)
-#endif
+#include "select_base.h"
 
 namespace oasis {
 
-// Scratch of one pair; the pointers lie in shared memory (sizes in select_scratch_bytes).
-struct SelectScratch {
-  uint32_t* key;       // [blocks] order-preserving image of the score
-  uint32_t* target;    // [words] bitmap of the target
-  uint32_t* resident;  // [words] bitmap of the residents before admission
-  uint32_t* equal;     // [words] bitmap of scores equal to the threshold
-  uint32_t* attend;    // [(pool + 31) / 32] bitmap of attended slots
-  int* hist;           // [256]
-  int* slot_block;     // [pool]
-  int* stamp;          // [pool]
-  int* need;           // [chosen] needed blocks, unordered
-  int* admit;          // [chosen] admitted blocks in target order
-  int* evictable;      // [pool] slots outside the target
-  int* place;          // [pool] slot of the j-th admitted block
-  int* scalar;         // [8]
-};
-
-enum { kBin, kAbove, kInBin, kEvictable, kHeld, kNeeded, kMoveBase };
-
-struct SelectArgs {
-  const float* scores;    // [pairs][score_stride], indexed by block
-  int* slot_block;        // [pairs][pool] block in the slot, -1 when free
-  int* stamp;             // [pairs][pool] step of the last selection
-  int* attend_unit;       // [pairs][attend_stride] units to attend next
-  int* attend_count;      // [pairs]
-  int* counts;            // [pairs][2]: needed, admitted (statistics)
-  long long* move_bounds; // [2] begin, end of this layer's list; end is advanced
-  long long* move_source; // host unit of each move
-  int* move_target;       // unit in the layer's pool of each move
-  long long score_stride, attend_stride;
-  long long logical_base; // layer * heads_total * max_blocks is folded in by the caller
-  long long pair_stride;  // logical host units between consecutive pairs of one layer and request
-  long long request_stride;
-  long long host_units;
-  int heads, pool, chosen, cap, slots_per_pair, first_block, recent_blocks, block_tokens;
-  int aliased;
-};
-
-OASIS_DEVICE uint32_t score_key(float score) {
-  float canonical = score + 0.0f;  // -0 ties with +0
-  uint32_t bits;
-#ifdef __CUDACC__
-  bits = __float_as_uint(canonical);
-#else
-  __builtin_memcpy(&bits, &canonical, 4);
-#endif
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-// Modelled host unit -> unit of the pinned pool (twin: HostPlacement in gpu_exec/moves.py).
-OASIS_DEVICE long long place_unit(long long logical, long long units, int aliased) {
-  if (!aliased) return logical;
-  uint64_t x = static_cast<uint64_t>(logical);
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return static_cast<long long>((x ^ (x >> 31)) % static_cast<uint64_t>(units));
-}
-
-OASIS_DEVICE bool test_bit(const uint32_t* map, int i) { return map[i >> 5] >> (i & 31) & 1u; }
-
-OASIS_DEVICE void set_bit(uint32_t* map, int i) { OASIS_OR(&map[i >> 5], 1u << (i & 31)); }
-
-OASIS_DEVICE int bits_below(const uint32_t* map, int i) {
-  int n = 0;
-  for (int w = 0; w < (i >> 5); ++w) n += OASIS_POPC(map[w]);
-  return n + OASIS_POPC(map[i >> 5] & ((1u << (i & 31)) - 1u));
-}
-
-// Find the bin, from the top, in which the running count reaches `need`.
-OASIS_DEVICE void find_bin(const int* hist, int need, int* scalar) {
-#ifdef __CUDACC__
-  if (threadIdx.x < 32) {
-    int lane = threadIdx.x, sum = 0;
-    for (int i = 0; i < 8; ++i) sum += hist[255 - lane * 8 - i];
-    int upto = sum;
-    for (int d = 1; d < 32; d <<= 1) {
-      int other = __shfl_up_sync(0xffffffffu, upto, d);
-      if (lane >= d) upto += other;
-    }
-    int above = upto - sum;
-    if (above < need && upto >= need) {
-      int bin = 255 - lane * 8;
-      while (above + hist[bin] < need) above += hist[bin--];
-      scalar[kBin] = bin, scalar[kAbove] = above, scalar[kInBin] = hist[bin];
-    }
-  }
-#else
-  int above = 0, bin = 255;
-  while (above + hist[bin] < need) above += hist[bin--];
-  scalar[kBin] = bin, scalar[kAbove] = above, scalar[kInBin] = hist[bin];
-#endif
-}
-
-// Mark the `want` best of n candidates: score descending, block ascending.
-OASIS_DEVICE void mark_target(const SelectScratch& s, int n, int want, int first) {
-  if (want <= 0) return;
-  uint32_t prefix = 0, mask = 0;
-  int need = want, in_bin = n;
-  if (want < n) {
-    for (int shift = 24; shift >= 0; shift -= 8) {
-      OASIS_FOR(i, 256) s.hist[i] = 0;
-      OASIS_SYNC();
-      OASIS_FOR(i, n) {
-        uint32_t k = s.key[i];
-        if ((k & mask) == prefix) OASIS_ADD(&s.hist[(k >> shift) & 255u], 1);
-      }
-      OASIS_SYNC();
-      find_bin(s.hist, need, s.scalar);
-      OASIS_SYNC();
-      need -= s.scalar[kAbove];
-      in_bin = s.scalar[kInBin];
-      prefix |= static_cast<uint32_t>(s.scalar[kBin]) << shift;
-      mask |= 255u << shift;
-      if (in_bin == need) break;
-    }
-  } else {
-    need = n;
-  }
-  bool all = in_bin == need;
-  OASIS_FOR(i, n) {
-    uint32_t k = s.key[i] & mask;
-    if (k > prefix || (all && k == prefix)) set_bit(s.target, first + i);
-    if (!all && k == prefix) set_bit(s.equal, first + i);
-  }
-  OASIS_SYNC();
-  if (all) return;
-  OASIS_FOR(i, n) {
-    int block = first + i;
-    if (test_bit(s.equal, block) && bits_below(s.equal, block) < need) set_bit(s.target, block);
-  }
-  OASIS_SYNC();
-}
-
-// Clear the maps, load the pair's state, build keys; n candidates from block `first`.
+// Clear the maps, load scores and the pair's state; n candidates from block `first_block`.
 OASIS_DEVICE void load_pair(const SelectArgs& a, const SelectScratch& s, int pair, int n) {
-  int words = (a.first_block + n + 32) / 32;
-  OASIS_FOR(i, words) s.target[i] = s.resident[i] = s.equal[i] = 0;
-  OASIS_FOR(i, (a.pool + 31) / 32) s.attend[i] = 0;
-  OASIS_FOR(i, 8) s.scalar[i] = 0;
   const float* scores = a.scores + pair * a.score_stride + a.first_block;
-  OASIS_FOR(i, n) s.key[i] = score_key(scores[i]);
-  OASIS_FOR(i, a.pool) {
-    s.slot_block[i] = a.slot_block[static_cast<long long>(pair) * a.pool + i];
-    s.stamp[i] = a.stamp[static_cast<long long>(pair) * a.pool + i];
+  const int* slot_block = a.slot_block + static_cast<long long>(pair) * a.pool;
+  const int* stamp = a.stamp + static_cast<long long>(pair) * a.pool;
+#ifdef __CUDACC__
+  if (threadIdx.x < 8) s.scalar[threadIdx.x] = threadIdx.x == kAnd ? -1 : 0;
+  for (int i = threadIdx.x; i < kPasses * kBins; i += blockDim.x) s.hist[i] = 0;
+  for (int i = threadIdx.x; i < (n + 31) / 32; i += blockDim.x) s.resident[i] = 0;
+  __syncthreads();
+  uint32_t ones = 0, zeros = ~0u;
+  for (int base = threadIdx.x; base < n; base += 8 * blockDim.x) {
+    float v[8];  // eight loads in flight before the first use
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      int i = base + j * blockDim.x;
+      v[j] = i < n ? scores[i] : 0.f;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      int i = base + j * blockDim.x;
+      if (i >= n) break;
+      uint32_t key = score_key(v[j]);
+      s.key[i] = key, ones |= key, zeros &= key;
+    }
   }
+  for (int i = threadIdx.x; i < a.pool; i += blockDim.x) {
+    int block = slot_block[i], when = stamp[i];
+    s.slot_block[i] = block, s.stamp[i] = when;
+    int inside = block - a.first_block;
+    if (block >= 0 && inside >= 0 && inside < n) set_bit(s.resident, inside);
+    if (block < 0) atomicAdd(&s.scalar[kFree], 1);
+  }
+  ones = __reduce_or_sync(0xffffffffu, ones), zeros = __reduce_and_sync(0xffffffffu, zeros);
+  if ((threadIdx.x & 31) == 0) atomicOr(&s.scalar[kOr], ones), atomicAnd(&s.scalar[kAnd], zeros);
+  __syncthreads();
+#else
+  for (int i = 0; i < 8; ++i) s.scalar[i] = i == kAnd ? -1 : 0;
+  for (int i = 0; i < kPasses * kBins; ++i) s.hist[i] = 0;
+  for (int i = 0; i < (n + 31) / 32; ++i) s.resident[i] = 0;
+  for (int i = 0; i < n; ++i) {
+    s.key[i] = score_key(scores[i]);
+    s.scalar[kOr] |= s.key[i], s.scalar[kAnd] &= s.key[i];
+  }
+  for (int i = 0; i < a.pool; ++i) {
+    int inside = slot_block[i] - a.first_block;
+    s.slot_block[i] = slot_block[i], s.stamp[i] = stamp[i];
+    if (slot_block[i] >= 0 && inside >= 0 && inside < n) set_bit(s.resident, inside);
+    s.scalar[kFree] += slot_block[i] < 0;
+  }
+#endif
+}
+
+struct Threshold {
+  uint32_t prefix, mask;  // keys whose masked bits exceed the prefix are in
+  int need;               // how many keys with that very prefix are in
+  bool all;               // all of them
+};
+
+// Radix search for the `want`-th largest of n keys, from the first bit in which keys differ.
+OASIS_DEVICE Threshold find_threshold(const SelectScratch& s, int n, int want) {
+  if (want >= n) return {0u, 0u, n, true};
+  uint32_t differ = static_cast<uint32_t>(s.scalar[kOr]) ^ static_cast<uint32_t>(s.scalar[kAnd]);
+  if (differ == 0) return {0u, 0u, want, false};
+  int top = OASIS_HIGHEST(differ) + 1;  // bits that differ at most
+  uint32_t mask = top == 32 ? 0u : ~0u << top;
+  uint32_t prefix = static_cast<uint32_t>(s.scalar[kAnd]) & mask;
+  int need = want;
+  for (int pass = 0; top > 0; ++pass) {
+    int width = top < 8 ? top : 8, shift = top - width;
+    int* hist = s.hist + pass * kBins;
+    OASIS_FOR(i, n) {
+      uint32_t k = s.key[i];
+      if ((k & mask) == prefix) OASIS_ADD(&hist[255 - (k >> shift & ((1u << width) - 1u))], 1);
+    }
+    OASIS_SYNC();
+    Bin bin = find_bin(hist, need);
+    need -= bin.above;
+    prefix |= static_cast<uint32_t>(bin.digit) << shift;
+    mask |= ((1u << width) - 1u) << shift;
+    top = shift;
+    if (bin.inside == need) return {prefix, mask, need, true};
+  }
+  return {prefix, mask, need, false};
+}
+
+// Mark the `want` best of n candidates (score descending, block ascending) and list the needed.
+OASIS_DEVICE void mark_target(const SelectArgs& a, const SelectScratch& s, int n, int want) {
+  Threshold t = want > 0 ? find_threshold(s, n, want) : Threshold{~0u, ~0u, 0, false};
+  if (!t.all && want > 0) {
+    fill_bits(s.equal, n, [&](int i) { return (s.key[i] & t.mask) == t.prefix; });
+    OASIS_SYNC();
+  }
+  fill_bits(s.target, n, [&](int i) {
+    uint32_t k = s.key[i] & t.mask;
+    bool in = k > t.prefix;
+    if (k == t.prefix && want > 0) in = t.all || bits_below(s.equal, i) < t.need;
+    if (in && !test_bit(s.resident, i))
+      s.need[OASIS_ADD(&s.scalar[kNeeded], 1)] = a.first_block + i;
+    return in;
+  });
   OASIS_SYNC();
 }
 
-// Rank needed blocks by score and slots by eviction order; returns the number admitted.
-OASIS_DEVICE int rank_moves(const SelectArgs& a, const SelectScratch& s) {
-  int needed = s.scalar[kNeeded], held = s.scalar[kHeld], evictable = s.scalar[kEvictable];
-  int admitted = needed < a.cap ? needed : a.cap;
-  int room = a.pool - held;
-  int victims = admitted > room ? admitted - room : 0;
-  int left = held + admitted - victims - a.chosen;
-  int dropped = left > 0 ? left : 0;
-  if (admitted > 0) {
-    OASIS_FOR(j, needed) {
-      int block = s.need[j], rank = 0;
-      uint32_t key = s.key[block - a.first_block];
-      for (int i = 0; i < needed; ++i) {
-        uint32_t other = s.key[s.need[i] - a.first_block];
-        rank += other > key || (other == key && s.need[i] < block);
-      }
-      if (rank < admitted) s.admit[rank] = block;
+OASIS_DEVICE bool in_target(const SelectArgs& a, const SelectScratch& s, int block, int n) {
+  int i = block - a.first_block;
+  return block >= 0 && i >= 0 && i < n && test_bit(s.target, i);
+}
+
+// Rank needed blocks by score: the admitted ones in target order.
+OASIS_DEVICE void rank_needed(const SelectArgs& a, const SelectScratch& s, int admitted) {
+  int needed = s.scalar[kNeeded];
+  if (admitted == 0) return;
+  OASIS_FOR(j, needed) {
+    int block = s.need[j], rank = 0;
+    uint32_t key = s.key[block - a.first_block];
+    for (int i = 0; i < needed; ++i) {
+      uint32_t other = s.key[s.need[i] - a.first_block];
+      rank += other > key || (other == key && s.need[i] < block);
     }
-    if (room > 0) {
-      OASIS_FOR(i, a.pool) {
-        if (s.slot_block[i] < 0) {
-          int rank = 0;
-          for (int j = 0; j < i; ++j) rank += s.slot_block[j] < 0;
-          if (rank < admitted) s.place[rank] = i;
-        }
-      }
+    if (rank < admitted) s.admit[rank] = block;
+  }
+  if (s.scalar[kFree] == 0) return;
+  OASIS_FOR(i, a.pool) {
+    if (s.slot_block[i] < 0) {
+      int rank = 0;
+      for (int j = 0; j < i; ++j) rank += s.slot_block[j] < 0;
+      if (rank < admitted) s.place[rank] = i;
     }
   }
-  if (victims + dropped > 0) {
-    int free_used = admitted - victims;
-    OASIS_FOR(j, evictable) {
-      int slot = s.evictable[j], rank = 0;
+}
+
+// Rank slots outside the target by (stamp, block): victims first, then those not attended.
+OASIS_DEVICE void rank_evictable(const SelectScratch& s, int victims, int dropped, int free_used) {
+  int evictable = s.scalar[kEvictable];
+  OASIS_FOR(j, evictable) {
+    int slot = s.evictable[j], rank = 0;
+    if (victims + dropped > 0) {
       int stamp = s.stamp[slot], block = s.slot_block[slot];
       for (int i = 0; i < evictable; ++i) {
-        int other = s.evictable[i];
-        int st = s.stamp[other];
+        int other = s.evictable[i], st = s.stamp[other];
         rank += st < stamp || (st == stamp && s.slot_block[other] < block);
       }
-      if (rank < victims) s.place[free_used + rank] = slot;
-      else if (rank >= victims + dropped) set_bit(s.attend, slot);
     }
-  } else {
-    OASIS_FOR(j, evictable) set_bit(s.attend, s.evictable[j]);
+    if (rank < victims) s.place[free_used + rank] = slot;
+    else if (rank >= victims + dropped) set_bit(s.attend, slot);
+  }
+}
+
+// Write the moves, the new residents, the stamps and the list of attended units.
+OASIS_DEVICE void publish(const SelectArgs& a, const SelectScratch& s, int pair, int n,
+                          int admitted, int step) {
+  int request = pair / a.heads, head = pair % a.heads;
+  long long home = a.logical_base + request * a.request_stride + head * a.pair_stride;
+  long long state = static_cast<long long>(pair) * a.pool;
+  OASIS_FOR(j, admitted) {
+    int slot = s.place[j], block = s.admit[j];
+    long long at = a.move_begin + s.scalar[kMoveBase] + j;
+    a.move_source[at] = place_unit(home + block, a.host_units, a.aliased);
+    a.move_target[at] = pair * a.slots_per_pair + slot;
+    a.slot_block[state + slot] = block;
+    a.stamp[state + slot] = step;
+    s.slot_block[slot] = -1;  // done: not stamped again below
+    set_bit(s.attend, slot);
   }
   OASIS_SYNC();
-  return admitted;
+  OASIS_FOR(i, a.pool) {
+    if (in_target(a, s, s.slot_block[i], n)) a.stamp[state + i] = step;
+    if (test_bit(s.attend, i))
+      a.attend_unit[pair * a.attend_stride + bits_below(s.attend, i)] = pair * a.slots_per_pair + i;
+  }
+  OASIS_ONCE {
+    int total = 0;
+    for (int w = 0; w < (a.pool + 31) / 32; ++w) total += OASIS_POPC(s.attend[w]);
+    a.attend_count[pair] = total;
+    a.counts[2 * pair] = s.scalar[kNeeded];
+    a.counts[2 * pair + 1] = admitted;
+  }
 }
 
 // Decide one pair at step `step` for the position that follows `position`.
@@ -231,66 +190,29 @@ OASIS_DEVICE void select_pair(const SelectArgs& a, const SelectScratch& s, int p
   int n = (position + 1) / a.block_tokens - a.recent_blocks + 1 - a.first_block;
   if (n < 0) n = 0;
   load_pair(a, s, pair, n);
-  mark_target(s, n, a.chosen < n ? a.chosen : n, a.first_block);
-  OASIS_FOR(i, a.pool) {
-    int block = s.slot_block[i];
-    if (block < 0) continue;
-    OASIS_ADD(&s.scalar[kHeld], 1);
-    int inside = block - a.first_block;
-    if (inside >= 0 && inside < n) set_bit(s.resident, block);
-    if (inside >= 0 && inside < n && test_bit(s.target, block)) set_bit(s.attend, i);
-    else s.evictable[OASIS_ADD(&s.scalar[kEvictable], 1)] = i;
-  }
-  OASIS_SYNC();
-  OASIS_FOR(i, n) {
-    int block = a.first_block + i;
-    if (test_bit(s.target, block) && !test_bit(s.resident, block))
-      s.need[OASIS_ADD(&s.scalar[kNeeded], 1)] = block;
-  }
-  OASIS_SYNC();
-  int admitted = rank_moves(a, s);
-#ifdef __CUDACC__
-  if (threadIdx.x == 0)
-#endif
-  {
-    s.scalar[kMoveBase] = 0;
-    if (admitted > 0)
+  mark_target(a, s, n, a.chosen < n ? a.chosen : n);
+  int needed = s.scalar[kNeeded], room = s.scalar[kFree];
+  int admitted = needed < a.cap ? needed : a.cap;
+  OASIS_ONCE {
+    if (admitted > 0)  // started early: the ranking below hides the round trip
       s.scalar[kMoveBase] = static_cast<int>(
-          OASIS_ADD(reinterpret_cast<unsigned long long*>(a.move_bounds + 1),
-                    static_cast<unsigned long long>(admitted)) - a.move_bounds[0]);
-    a.counts[2 * pair] = s.scalar[kNeeded];
-    a.counts[2 * pair + 1] = admitted;
+          OASIS_ADD(reinterpret_cast<unsigned long long*>(a.move_end),
+                    static_cast<unsigned long long>(admitted)) -
+          static_cast<unsigned long long>(a.move_begin));
   }
+  fill_bits(s.attend, a.pool, [&](int i) {
+    int block = s.slot_block[i];
+    bool in = in_target(a, s, block, n);
+    if (block >= 0 && !in) s.evictable[OASIS_ADD(&s.scalar[kEvictable], 1)] = i;
+    return in;
+  });
   OASIS_SYNC();
-  int request = pair / a.heads, head = pair % a.heads;
-  long long home = a.logical_base + request * a.request_stride + head * a.pair_stride;
-  OASIS_FOR(j, admitted) {
-    int slot = s.place[j], block = s.admit[j];
-    long long at = a.move_bounds[0] + s.scalar[kMoveBase] + j;
-    a.move_source[at] = place_unit(home + block, a.host_units, a.aliased);
-    a.move_target[at] = pair * a.slots_per_pair + slot;
-    a.slot_block[static_cast<long long>(pair) * a.pool + slot] = block;
-    s.slot_block[slot] = block;
-    set_bit(s.attend, slot);
-  }
+  int victims = admitted > room ? admitted - room : 0;
+  int left = a.pool - room + admitted - victims - a.chosen;
+  rank_needed(a, s, admitted);
+  rank_evictable(s, victims, left > 0 ? left : 0, admitted - victims);
   OASIS_SYNC();
-  OASIS_FOR(i, a.pool) {
-    int block = s.slot_block[i] - a.first_block;
-    if (block >= 0 && block < n && test_bit(s.target, block + a.first_block))
-      a.stamp[static_cast<long long>(pair) * a.pool + i] = step;
-    if (test_bit(s.attend, i))
-      a.attend_unit[pair * a.attend_stride + bits_below(s.attend, i)] =
-          pair * a.slots_per_pair + i;
-  }
-  int words = (a.pool + 31) / 32;
-#ifdef __CUDACC__
-  if (threadIdx.x == 0)
-#endif
-  {
-    int total = 0;
-    for (int w = 0; w < words; ++w) total += OASIS_POPC(s.attend[w]);
-    a.attend_count[pair] = total;
-  }
+  publish(a, s, pair, n, admitted, step);
 }
 
 // Carve the scratch of one pair from `base`; returns the bytes used.
@@ -299,12 +221,12 @@ OASIS_DEVICE long long carve_scratch(SelectScratch* s, char* base, int blocks, i
   int words = (blocks + 63) / 32, pool_words = (pool + 31) / 32;
   uint32_t* p = reinterpret_cast<uint32_t*>(base);
   uint32_t* start = p;
+  s->hist = reinterpret_cast<int*>(p), p += kPasses * kBins;
   s->key = p, p += blocks;
   s->target = p, p += words;
   s->resident = p, p += words;
   s->equal = p, p += words;
   s->attend = p, p += pool_words;
-  s->hist = reinterpret_cast<int*>(p), p += 256;
   s->slot_block = reinterpret_cast<int*>(p), p += pool;
   s->stamp = reinterpret_cast<int*>(p), p += pool;
   s->need = reinterpret_cast<int*>(p), p += chosen;

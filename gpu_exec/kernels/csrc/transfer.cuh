@@ -158,24 +158,57 @@ struct MirrorArgs {
   int pairs, heads, unit_bytes, block_tokens, slots_per_pair, local_slot, aliased;
 };
 
-// Copy blocks that this step completed to the host; one warp per (request, KV head).
+__device__ __forceinline__ void mirror_unit(const MirrorArgs& a, int pair, int position, int lane) {
+  int request = pair / a.heads, head = pair % a.heads, block = position / a.block_tokens;
+  long long unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot + (block & 1);
+  long long home = a.logical_base + request * a.request_stride + head * a.pair_stride + block;
+  long long at = a.ring_units ? home % a.ring_units : place_unit(home, a.host_units, a.aliased);
+  const uint4* from = reinterpret_cast<const uint4*>(a.pool + unit * a.unit_bytes) + lane;
+  uint4* to = reinterpret_cast<uint4*>(a.host + at * a.unit_bytes) + lane;
+  for (int piece = 0; piece < a.unit_bytes / kPieceBytes; ++piece, from += 512, to += 512) {
+    uint4 v[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) v[i] = from[i * 32];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) to[i * 32] = v[i];
+  }
+}
+
+// Copy blocks that this step completed to the host: every warp looks at 32 pairs at a time and
+// copies one unit after another; neighbouring pairs go to different warps.
 __global__ void __launch_bounds__(256) mirror_blocks(const MirrorArgs a) {
   const int lane = threadIdx.x & 31;
   const int warps = gridDim.x * (blockDim.x >> 5);
-  for (int pair = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); pair < a.pairs;
-       pair += warps) {
-    int request = pair / a.heads, head = pair % a.heads;
-    int position = a.position[request];
-    if (position % a.block_tokens != a.block_tokens - 1) continue;
-    int block = position / a.block_tokens;
-    long long unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot + (block & 1);
-    long long home = a.logical_base + request * a.request_stride + head * a.pair_stride + block;
-    long long at = a.ring_units ? home % a.ring_units : place_unit(home, a.host_units, a.aliased);
-    const uint4* from = reinterpret_cast<const uint4*>(a.pool + unit * a.unit_bytes);
-    uint4* to = reinterpret_cast<uint4*>(a.host + at * a.unit_bytes);
-    for (int i = lane; i < a.unit_bytes / 16; i += 32) to[i] = from[i];
-    if (lane == 0) atomicAdd(a.mirrored, 1ull);
+  const int warp = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
+  unsigned long long count = 0;
+  for (int base = 0; base < a.pairs; base += 32 * warps) {
+    int pair = base + lane * warps + warp;
+    int position = pair < a.pairs ? a.position[pair / a.heads] : 0;
+    bool complete = pair < a.pairs && position % a.block_tokens == a.block_tokens - 1;
+    unsigned todo = __ballot_sync(kFull, complete);
+    count += __popc(todo);
+    for (; todo; todo &= todo - 1) {
+      int owner = __ffs(todo) - 1;
+      mirror_unit(a, __shfl_sync(kFull, pair, owner), __shfl_sync(kFull, position, owner), lane);
+    }
   }
+  if (lane == 0 && count) atomicAdd(a.mirrored, count);
+}
+
+// Read a buffer once and keep nothing: the yardstick of every bandwidth.
+__global__ void __launch_bounds__(512) read_only(const uint4* data, long long count, int* sink) {
+  uint32_t x = 0;
+  long long stride = static_cast<long long>(gridDim.x) * blockDim.x;
+  long long i = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+  for (; i + 7 * stride < count; i += 8 * stride) {
+    uint4 v[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) v[j] = __ldcs(data + i + j * stride);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) x ^= v[j].x ^ v[j].y ^ v[j].z ^ v[j].w;
+  }
+  for (; i < count; i += stride) x ^= data[i].x;
+  if (x == 0x9E3779B9u) *sink = 1;
 }
 
 __device__ __forceinline__ uint32_t mix32(uint32_t x) {

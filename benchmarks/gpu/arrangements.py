@@ -1,0 +1,99 @@
+"""Time whole steps: ablations, stages, and the arrangements of the transfer beside the GEMMs.
+
+    python benchmarks/gpu/arrangements.py OUT.json [BATCH] [KEY_FORMAT]
+
+Qwen3-8B, 16K context, block 16, 128 chosen blocks, random moves at the cap of the ratio.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.gpu.common import write_rows
+from gpu_exec.step import QWEN3_8B, DecodeStep, StageSwitches, StepConfig, synthetic_moves
+
+CONTEXT = 16384
+rows: list[dict[str, Any]] = []
+ARRANGEMENTS: dict[str, dict[str, Any]] = {
+    "always, warp 4": {"gather_ctas": 4},
+    "always, warp 2": {"gather_ctas": 2},
+    "always, tma 4": {"transport": "tma_gather"},
+    "always, tma 2": {"transport": "tma_gather", "gather_ctas": 2},
+    "window, warp 4": {"arrangement": "window"},
+    "window, tma 4": {"arrangement": "window", "transport": "tma_gather"},
+    "persistent GEMM 128, warp 4": {"gemm": "persistent"},
+    "persistent GEMM 128, tma 4": {"gemm": "persistent", "transport": "tma_gather"},
+    "staged (host packs, one DMA per layer)": {"transport": "staged"},
+}
+BASE = {"transport": "warp_gather", "gather_ctas": 4, "arrangement": "always", "gemm": "library",
+        "stages": StageSwitches()}
+
+
+def measure(
+    step: DecodeStep, name: str, ratio: float, timed: bool = False, **changes: Any
+) -> None:
+    """Time one arrangement and keep the figures; failures are kept too."""
+    started = time.perf_counter()
+    try:
+        step.reconfigure(**{**BASE, **changes})
+        times = step.run(6, warmup=2)
+        row = {
+            "arrangement": name,
+            "ratio": ratio,
+            "batch": step.config.batch,
+            "step_ms": round(times.median_ms, 3),
+            "spread_pct": round(times.spread_pct, 2),
+            "moved_mb": round(times.moved_bytes / 6e6, 1),
+            "mirrored_mb": round(times.mirrored_bytes / 6e6, 1),
+        }
+        row["tokens_per_s"] = round(step.config.batch / times.median_ms * 1e3)
+        if timed:
+            inside = step.run(3, warmup=1, stages=True)
+            row["stages_ms"] = {k: round(v, 3) for k, v in inside.stage_ms.items()}
+        if times.moved_units and step.config.transport != "staged":
+            check = step.verify()
+            row["verified"] = f"{check.checked_units - check.wrong_units}/{check.checked_units}"
+    except Exception as error:  # noqa: BLE001 - one failed arrangement must not end the run
+        row = {"arrangement": name, "ratio": ratio, "failed": f"{type(error).__name__}: {error}"}
+    row["wall_s"] = round(time.perf_counter() - started, 1)
+    rows.append(row)
+    print(row, flush=True)
+
+
+def main() -> None:
+    """Measure every arrangement at ratios 0, 0.02 and 0.05."""
+    batch = int(sys.argv[2]) if len(sys.argv) > 2 else 128
+    key_format = sys.argv[3] if len(sys.argv) > 3 else "bf16"
+    started = time.perf_counter()
+    config = StepConfig(QWEN3_8B, batch, CONTEXT, key_format=key_format)
+    step = DecodeStep(config)
+    print(f"allocated in {time.perf_counter() - started:.1f} s", flush=True)
+    step.load(synthetic_moves(config, 4, 0.0, CONTEXT))
+    off = {"transfer": False}
+    measure(step, "ratio 0", 0.0, timed=True)
+    measure(step, "no draft model", 0.0, stages=StageSwitches(draft=False, **off))
+    measure(step, "no draft, no selection", 0.0,
+            stages=StageSwitches(draft=False, selection=False, **off))
+    measure(step, "no draft, no scan", 0.0, stages=StageSwitches(draft=False, scan=False, **off))
+    measure(step, "no draft, no scan, no attention", 0.0,
+            stages=StageSwitches(draft=False, scan=False, attention=False, mirror=False, **off))
+    measure(step, "serial", 0.0, stages=StageSwitches(serial=True, **off))
+    measure(step, "scan on its own stream", 0.0, prediction="stream")
+    measure(step, "scan on its own stream, fused", 0.0, prediction="stream", selection="fused")
+    measure(step, "fused selection", 0.0, prediction="inline", selection="fused")
+    step.reconfigure(prediction="inline", selection="separate")
+    for ratio, blocks in ((0.02, 2.0), (0.05, 6.0)):
+        step.load(synthetic_moves(config, 4, blocks, CONTEXT))
+        for name, changes in ARRANGEMENTS.items():
+            measure(step, name, ratio, **changes)
+        measure(step, "always, warp 4, instrumented", ratio, timed=True)
+    write_rows(sys.argv[1], rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""A persistent GEMM that occupies fewer SMs than the GPU has, so that a gather finds room.
+
+The library's kernels put one block on every SM; a gather that holds four SMs then costs them a
+second wave. This kernel starts ``PROGRAMS`` programs, each of which works through its share of
+the output tiles.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+PROGRAMS = 128
+
+
+class Tiling(NamedTuple):
+    """Tile sizes and pipeline of one GEMM shape."""
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: int
+
+
+def choose_tiling(rows: int, columns: int) -> Tiling:
+    """Return a tiling whose tile count divides well over the programs."""
+    tile_rows = 64 if rows <= 64 else 128
+    tile_columns = 64 if columns <= 4096 else 128
+    return Tiling(tile_rows, tile_columns, 64, 5 if tile_columns == 64 else 4, 4)
+
+
+@triton.jit
+def _persistent(  # type: ignore[no-untyped-def]
+    x_desc, w_desc, out, residual, rows, columns, depth,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+    GRID: tl.constexpr, ADD: tl.constexpr,
+):
+    tiles_m = tl.cdiv(rows, BM)
+    tiles = tiles_m * tl.cdiv(columns, BN)
+    for tile in tl.range(tl.program_id(0), tiles, GRID, flatten=True):
+        first_row = (tile % tiles_m) * BM  # tiles that share weights run at the same time
+        first_col = (tile // tiles_m) * BN
+        acc = tl.zeros((BM, BN), dtype=tl.float32)
+        for k in range(tl.cdiv(depth, BK)):
+            x = x_desc.load([first_row, k * BK])
+            w = w_desc.load([first_col, k * BK])
+            acc = tl.dot(x, w.T, acc)
+        row = first_row + tl.arange(0, BM)[:, None]
+        col = first_col + tl.arange(0, BN)[None, :]
+        at = row.to(tl.int64) * columns + col
+        inside = (row < rows) & (col < columns)
+        if ADD:
+            acc += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(out + at, acc.to(out.dtype.element_ty), mask=inside)
+
+
+def persistent_gemm(x: Any, weight: Any, out: Any, residual: Any, tiling: Any = None) -> None:
+    """Compute out = x weight^T (+ residual); x [rows, k], weight [columns, k], contiguous."""
+    rows, depth = x.shape
+    columns = weight.shape[0]
+    t = tiling or choose_tiling(rows, columns)
+    tiles = triton.cdiv(rows, t.rows) * triton.cdiv(columns, t.columns)
+    grid = min(PROGRAMS, tiles)
+    _persistent[(grid,)](
+        TensorDescriptor.from_tensor(x, [t.rows, t.depth]),
+        TensorDescriptor.from_tensor(weight, [t.columns, t.depth]),
+        out,
+        out if residual is None else residual,
+        rows,
+        columns,
+        depth,
+        BM=t.rows,
+        BN=t.columns,
+        BK=t.depth,
+        GRID=grid,
+        ADD=residual is not None,
+        num_stages=t.stages,
+        num_warps=t.warps,
+    )
