@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_exec.calibrate import Calibration, Kept
 from gpu_exec.device import Runner, other_processes, query_gpus, refusal, run_query
-from gpu_exec.probes import LinkProbe, Notebook, ReadProbe
+from gpu_exec.probes import REPEAT_BOUND_PCT, LinkProbe, Notebook, ReadProbe
 from gpu_exec.profile_file import MeasuredLimits, profile_yaml
 from gpu_exec.validate import Origin
 from oasis_sim.errors import RunFailed, UsageError
@@ -27,6 +27,15 @@ class CalibrationResult:
 
     profile_text: str
     readings: dict[str, Any]
+    unstable: tuple[str, ...]
+
+    def check(self) -> None:
+        """Raise RunFailed when rounds of a probe differ by more than the bound."""
+        if self.unstable:
+            raise RunFailed(
+                f"{len(self.unstable)} probes are not repeatable within {REPEAT_BOUND_PCT:g} %: "
+                f"{'; '.join(self.unstable[:3])}; see `oasis-sim doctor` for what disturbs the card"
+            )
 
 
 def refuse_bad_card(run: Runner = run_query) -> None:
@@ -62,9 +71,12 @@ def run_calibration(
         f"card {bench.card.name}, driver {bench.card.driver}, {bench.card.software}",
         f"date {origin.date}, commit {origin.commit}",
         f"command: {origin.command}",
-        "Every probe's last three rounds lie within 3 %.",
+        "Every probe's last three rounds lie within 3 %."
+        if not book.unstable
+        else f"NOT REPEATABLE within 3 %: {'; '.join(book.unstable)}",
     )
-    return CalibrationResult(profile_yaml(name, base, limits, costs, header), _raw(origin, book))
+    text = profile_yaml(name, base, limits, costs, header)
+    return CalibrationResult(text, _raw(origin, book), tuple(book.unstable))
 
 
 def _limits(book: Notebook) -> MeasuredLimits:

@@ -111,8 +111,13 @@ def replay(
 )
 @click.option("--model", default="qwen3-8b", show_default=True, metavar="NAME|FILE")
 @click.option("--raw", type=click.Path(path_type=Path), help="Also write every reading as JSON.")
+@click.option(
+    "--keep-unstable", is_flag=True, help="Write the profile even when rounds disagree; it says so."
+)
 @_QUIET
-def calibrate(gpu: bool, out: Path, base: str, model: str, raw: Path | None, quiet: bool) -> None:
+def calibrate(
+    gpu: bool, out: Path, base: str, model: str, raw: Path | None, keep_unstable: bool, quiet: bool
+) -> None:
     """Measure the GPU with micro-benchmarks and write a hardware profile with curves.
 
     Refuses a card that others use or that is throttled; every figure is measured in rounds that
@@ -136,10 +141,12 @@ def calibrate(gpu: bool, out: Path, base: str, model: str, raw: Path | None, qui
     with CudaBench(shape, gpus[0]) as bench:
         book = Notebook(bench, lambda text: note(text, quiet))
         result = run_calibration(book, profile, shape, out.stem.lower(), origin)
-    refuse_bad_card()
-    write_atomic(out, result.profile_text)
     if raw is not None:
         write_atomic(raw, render_json(result.readings))
+    refuse_bad_card()
+    if not keep_unstable:
+        result.check()
+    write_atomic(out, result.profile_text)
     click.echo(f"profile written: {plain(str(out))}")
 
 

@@ -40,6 +40,7 @@ class FakeBench:
         self.nodes = Nodes(linear=10, attention=1)
         self._profile, self._model, self._noise = profile, model, noise
         self._random = np.random.default_rng(seed)
+        self._scheme = load_scheme("oasis")
         self.asked: list[Probe] = []
 
     def measure_ms(self, probe: Probe) -> float:
@@ -60,7 +61,7 @@ class FakeBench:
 
     def _step(self, probe: StepProbe) -> float:
         scheme = with_options(
-            load_scheme("oasis"),
+            self._scheme,
             block_tokens=probe.block_tokens,
             budget_tokens=probe.budget_tokens,
             transport=probe.transport,

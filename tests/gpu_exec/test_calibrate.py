@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_exec.calibrate import Calibration, Kept, calibrated_cases
+from gpu_exec.calibrate_run import CalibrationResult, refuse_bad_card, run_calibration
 from gpu_exec.fit import curve, line_through, share, slowdown
 from gpu_exec.matrix import validation_matrix
 from gpu_exec.probes import LINEAR, TRANSFER, GapProbe, Notebook, StepProbe
 from gpu_exec.profile_file import MeasuredLimits, engine_lines, profile_yaml
-from oasis_sim.errors import RunFailed
+from gpu_exec.validate import Origin
+from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import (
     Curve,
     EngineCosts,
@@ -102,9 +105,54 @@ def test_noise_below_the_bound_is_harmless(profile: HardwareProfile) -> None:
 
 
 def test_rounds_that_disagree_are_refused(profile: HardwareProfile) -> None:
-    """A card whose rounds differ by more than 3 % gives no profile."""
+    """A card whose rounds differ by more than 3 % gives a result that fails its check."""
+    result = run(profile, noise=0.3)
+    assert result.unstable
+    assert "NOT REPEATABLE" in result.profile_text
     with pytest.raises(RunFailed, match="not repeatable"):
-        calibrate(profile, noise=0.3)
+        result.check()
+
+
+def run(profile: HardwareProfile, noise: float = 0.0) -> CalibrationResult:
+    """Run a whole calibration of a fake card."""
+    model = load_model("qwen3-8b")
+    book = Notebook(FakeBench(profile, model, noise))
+    origin = Origin("FAKE", "580", "2026-01-01T00:00:00Z", "oasis-sim calibrate", "none")
+    return run_calibration(book, profile, model, "fake", origin)
+
+
+def test_whole_calibration(profile: HardwareProfile, tmp_path: Path) -> None:
+    """The profile's file loads, states its origin, and every reading is kept as raw data."""
+    result = run(profile)
+    result.check()
+    path = tmp_path / "fake.yaml"
+    path.write_text(result.profile_text)
+    found = read_profile(path)
+    assert_close(profile.engine("gpu_exec"), found.engine("gpu_exec"), 0.02)
+    assert "calibrate" in found.engine("gpu_exec").source
+    raw = json.loads(json.dumps(result.readings, allow_nan=False))
+    assert {"GapProbe", "LinkProbe", "ReadProbe", "StepProbe"} == {
+        reading["probe"] for reading in raw["readings"]
+    }
+
+
+def test_odd_profile_name(profile: HardwareProfile) -> None:
+    """A name that could not be a file's is refused before anything is measured."""
+    bench = FakeBench(profile, load_model("qwen3-8b"))
+    origin = Origin("FAKE", "580", "today", "command", "none")
+    with pytest.raises(UsageError, match="profile name"):
+        run_calibration(Notebook(bench), profile, load_model("qwen3-8b"), "../x", origin)
+    assert [] == bench.asked
+
+
+def test_card_state_is_checked() -> None:
+    """A throttled card is refused with its reason."""
+    hot = (
+        "0, NVIDIA H200, 580.1, 9.0, 143771, 143120, 5, 5, 16, 16, 1, 1, 0x8, 0, Disabled, "
+        "00000000:18:00.0"
+    )
+    with pytest.raises(RunFailed, match="hardware slowdown"):
+        refuse_bad_card(lambda command: "" if "pid" in command[1] else hot)
 
 
 def test_each_probe_is_measured_once(profile: HardwareProfile) -> None:
