@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from oasis_sim.engine.spec import LoadSpec, ScenarioSpec
 from oasis_sim.model import ModelShape
 from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.scheme import Scheme
@@ -277,4 +278,38 @@ def workloads(draw: st.DrawFn) -> Workload:
         arrival_ps=table[:, 0] * 10**9,
         prompt_tokens=table[:, 1],
         output_tokens=table[:, 2],
+    )
+
+
+# --- scenarios by name ------------------------------------------------------------------------
+
+
+@st.composite
+def scenario_specs(draw: st.DrawFn) -> ScenarioSpec:
+    """Draw a scenario by name: any names, any load, any scheme."""
+    tokens = st.integers(1, 2**20)
+    sizes = {"context_tokens": draw(tokens), "output_tokens": draw(tokens)}
+    count = draw(st.integers(1, 10**6))
+    load = draw(
+        st.sampled_from(
+            [
+                LoadSpec("closed_loop", count, **sizes),
+                LoadSpec("poisson", count, **sizes, rate_per_s=draw(st.floats(1e-3, 1e6))),
+                LoadSpec("file", None, None, None, file=draw(hostile_names()), format="mooncake"),
+                LoadSpec("file", count, None, None, file="day.csv", format="csv"),
+            ]
+        )
+    )
+    return ScenarioSpec(
+        profile=draw(hostile_names()),
+        engine=draw(st.sampled_from(["roofline", "vllm", "gpu_exec"])),
+        model=draw(hostile_names()),
+        scheme=draw(schemes()),
+        traces=tuple(draw(st.lists(hostile_names(), min_size=1, max_size=3))),
+        drafter=draw(st.none() | hostile_names()),
+        load=load,
+        concurrency=draw(st.none() | st.integers(1, 10**6)),
+        tp=draw(st.integers(1, 1024)),
+        seed=draw(st.integers(0, 2**32 - 1)),
+        max_steps=draw(st.none() | st.integers(1, 10**9)),
     )

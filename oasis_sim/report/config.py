@@ -15,12 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy.typing as npt
-import yaml
 
 from oasis_sim.engine.scenario import Scenario
-from oasis_sim.engine.spec import FILE, LOAD_KINDS, LoadSpec, ScenarioSpec
+from oasis_sim.engine.spec import (
+    CLOSED_LOOP,
+    DEFAULT_CONCURRENCY,
+    FILE,
+    LOAD_KINDS,
+    LoadSpec,
+    ScenarioSpec,
+)
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import Document, Fields, load_yaml
+from oasis_sim.fileio import Document, Fields, dump_yaml, load_yaml
 from oasis_sim.scheme import Scheme, load_scheme
 from oasis_sim.scheme.load import read_scheme
 from oasis_sim.trace import AttentionTrace
@@ -69,10 +75,7 @@ def write_config(spec: ScenarioSpec, scenario: Scenario) -> str:
         "scheme": spec.scheme.to_config(),
         "fingerprints": fingerprints(scenario),
     }
-    text = yaml.safe_dump(
-        document, sort_keys=False, allow_unicode=True, default_flow_style=False, width=100
-    )
-    return HEADER + text
+    return HEADER + dump_yaml(document)
 
 
 def read_config(path: str | Path) -> Config:
@@ -82,6 +85,7 @@ def read_config(path: str | Path) -> Config:
     fields.text("format", choices=(FORMAT,))
     fields.integer("version", low=VERSION, high=VERSION)
     defaults = ScenarioSpec(scheme=Scheme("unread"))
+    load = _read_load(fields)
     spec = ScenarioSpec(
         profile=fields.text("profile", defaults.profile),
         engine=fields.text("engine", defaults.engine),
@@ -89,8 +93,8 @@ def read_config(path: str | Path) -> Config:
         scheme=_read_scheme(fields, document),
         traces=fields.texts("trace") if fields.has("trace") else defaults.traces,
         drafter=fields.text("drafter") if fields.has("drafter") else None,
-        load=_read_load(fields),
-        concurrency=_optional(fields, "concurrency", low=1),
+        load=load,
+        concurrency=_read_concurrency(fields, document, load),
         tp=fields.integer("tp", defaults.tp, low=1, high=1024),
         seed=fields.integer("seed", defaults.seed, high=2**32 - 1),
         max_steps=_optional(fields, "max_steps", low=1),
@@ -105,6 +109,14 @@ def read_config(path: str | Path) -> Config:
 
 def _optional(fields: Fields, key: str, *, low: int) -> int | None:
     return fields.integer(key, low=low) if fields.has(key) else None
+
+
+def _read_concurrency(fields: Fields, document: Document, load: LoadSpec) -> int | None:
+    """Read the limit: null means none; left out, it is the default of the kind of load."""
+    found = _optional(fields, "concurrency", low=1)
+    if found is None and "concurrency" not in document.value and load.kind == CLOSED_LOOP:
+        return DEFAULT_CONCURRENCY
+    return found
 
 
 def _read_scheme(fields: Fields, document: Document) -> Scheme:
