@@ -2,6 +2,7 @@
 
 from oasis_sim.fileio.atomic import MANIFEST_NAME, AtomicDirectory, inside, write_atomic
 from oasis_sim.fileio.document import Document, load_json, load_yaml, loads_json, loads_yaml
+from oasis_sim.fileio.dump import dump_yaml
 from oasis_sim.fileio.fields import LARGEST_EXACT, Fields
 from oasis_sim.fileio.find import find_input, shipped_inputs
 from oasis_sim.fileio.lines import TextLines, open_text_lines
@@ -19,6 +20,7 @@ __all__ = [
     "TextLines",
     "content_chunks",
     "did_you_mean",
+    "dump_yaml",
     "find_input",
     "inside",
     "load_json",

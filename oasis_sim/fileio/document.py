@@ -163,6 +163,15 @@ _WORDS: dict[str, Any] = {
 }
 
 
+def plain_scalar(text: str) -> Any:
+    """Return what an unquoted scalar means: null, a boolean, a number or the text itself."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
 class _Composer:
     """Build plain values from YAML events with an explicit stack (no recursion)."""
 
@@ -237,13 +246,9 @@ class _Composer:
         text = event.value
         if event.style is not None:
             return text
-        if text in _WORDS:
-            return _WORDS[text]
         if len(text) > _DIGITS_CAP and text[:9].strip("+-.").isdigit():
             raise self._error(f"a number of {len(text)} digits is too large", line, None)
-        if _INTEGER.fullmatch(text):
-            return int(text)
-        return float(text) if _FLOAT.fullmatch(text) else text
+        return plain_scalar(text)
 
     def _error(self, problem: str, line: int, fix: str | None) -> InputError:
         return InputError(problem, file=self._file, line=line, fix=fix)
