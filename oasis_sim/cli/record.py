@@ -87,7 +87,7 @@ class _Job:
     multiple=True,
     default=("ngram", "skip"),
     show_default=True,
-    help="ngram, skip (leaves out the middle fifth of the layers) or skipA-B; repeatable.",
+    help="ngram, skip (leaves out the middle eighth of the layers) or skipA-B; repeatable.",
 )
 @click.option(
     "--draft-budget",
@@ -183,7 +183,7 @@ def _facts(job: _Job, trace: AttentionTrace) -> dict[str, Any]:
         "layers": trace.layers,
         "kv_heads": trace.kv_heads,
         "stored_blocks": trace.stored_blocks,
-        "perplexity": float(trace.meta["perplexity"]),
+        "perplexity": float(trace.meta["text"]["perplexity"]),
         "accepted": {key: float(flags.mean()) for key, flags in trace.accepted.items()},
     }
 

@@ -54,19 +54,21 @@ def build_header(
         "drafters": {
             name: {"accepted": share, "draft_row": rows} for name, share in facts.accepted.items()
         },
-        "text": dict(prompt.header),
-        "trajectory": options.trajectory_header(),
-        "perplexity": round(facts.perplexity, 4),
-        "recorder": f"oasis-sim {__version__}",
-        "recorder_packages": _packages(),
+        "text": {
+            **prompt.header,
+            "perplexity": round(facts.perplexity, 4),
+            "trajectory": options.trajectory_header(),
+        },
+        "recorder": f"oasis-sim {__version__} ({_packages()})",
     }
 
 
-def _packages() -> dict[str, str]:
-    found = {}
+def _packages() -> str:
+    """Name the versions of what computed the trace, as in ``torch 2.9.0, transformers 5.0.0``."""
+    found = []
     for package in ("torch", "transformers", "gguf"):
         try:
-            found[package] = version(package)
+            found.append(f"{package} {version(package)}")
         except PackageNotFoundError:
             continue
-    return found
+    return ", ".join(found)

@@ -11,8 +11,8 @@ from oasis_sim.errors import InputError
 TRAJECTORIES = ("greedy", "sample", "text")
 _MOST_STEPS = 1 << 20
 _MOST_TOKENS = 1 << 22
-_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?")
-_SKIP = re.compile(r"skip(?:(\d{1,6})-(\d{1,6}))?")
+_RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?", re.ASCII)
+_SKIP = re.compile(r"skip(?:(\d{1,6})-(\d{1,6}))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class RecordOptions:
             raise InputError("names a drafter twice", field="drafters", fix="name each once")
 
     def trajectory_header(self) -> dict[str, str | float | int]:
-        """Return the trace header's ``trajectory``."""
+        """Return what the trace header says of the trajectory."""
         header: dict[str, str | float | int] = {"source": self.trajectory}
         if self.trajectory == "sample":
             header.update(temperature=self.temperature, seed=self.seed)
@@ -128,7 +128,7 @@ def parse_layers(spec: str, model_layers: int) -> tuple[int, ...]:
 def parse_drafter(name: str, model_layers: int) -> tuple[str, tuple[int, ...]]:
     """Return a drafter's full name and the layers that it skips (none for ``ngram``).
 
-    ``skip`` alone leaves out the middle fifth of the layers, ``skip12-17`` leaves out layers 12
+    ``skip`` alone leaves out the middle eighth of the layers, ``skip12-17`` leaves out layers 12
     to 17, both included. Raises InputError for an unknown name or impossible layers.
     """
     if name == "ngram":
@@ -141,7 +141,7 @@ def parse_drafter(name: str, model_layers: int) -> tuple[str, tuple[int, ...]]:
             fix="use ngram, skip, or skipA-B with the layers to leave out, as in skip12-17",
         )
     if match[1] is None:
-        count = max(1, round(model_layers / 5))
+        count = max(1, round(model_layers / 8))
         first = (model_layers - count) // 2
         last = first + count - 1
     else:

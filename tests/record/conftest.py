@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch", reason="recording needs the extra 'record'")
-pytest.importorskip("transformers", reason="recording needs the extra 'record'")
-
 WORDS = (
     "the old keeper climbed stair after stair and lit lamp by lamp until all ships on dark "
     "water could see where rocks end harbour begins he wrote hour wind name of each passing "
