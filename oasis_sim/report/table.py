@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Sequence
 from typing import IO
 
@@ -47,7 +48,14 @@ def print_rows(rows: Sequence[Sequence[object]], stream: IO[str]) -> None:
 def _print(content: RenderableType, stream: IO[str]) -> None:
     """Print on a terminal as it is; elsewhere with a fixed width, without colour or padding."""
     if stream.isatty():
-        Console(file=stream, highlight=False, emoji=False, markup=False).print(content)
+        plainly = bool(os.environ.get("NO_COLOR"))
+        Console(
+            file=stream,
+            highlight=False,
+            emoji=False,
+            markup=False,
+            color_system=None if plainly else "auto",
+        ).print(content)
         return
     buffer = io.StringIO()
     console = Console(

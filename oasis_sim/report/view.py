@@ -285,6 +285,6 @@ def _p99_note(summary: Summary) -> tuple[str, ...]:
     fewest = min(few.values())
     text = (
         f"{MARK} p99 from too few samples ({count(fewest)}; {SAMPLES_FOR_P99} are needed): "
-        "read it as the largest value seen"
+        "do not build on it"
     )
     return (text,)

@@ -12,7 +12,7 @@ import pytest
 from oasis_sim.engine.result import RunResult
 from oasis_sim.metrics import summarise
 from oasis_sim.report.csvfile import flatten, write_rows, write_summary
-from oasis_sim.report.numbers import gigabytes, number, percent
+from oasis_sim.report.numbers import gigabytes, milliseconds, number, percent
 from oasis_sim.report.table import print_rows, print_view
 from oasis_sim.report.view import view_of
 from oasis_sim.scheme import load_scheme
@@ -79,6 +79,37 @@ def test_hostile_names_are_text() -> None:
     text = text_of(tiny_result(scenario=tiny_scenario(model=model, traces=(trace,))))
     assert "[red]x[/red]" in text.replace("\n", "")
     assert not {"\x1b", "\x07", "\u202e"} & set(text)
+
+
+class Terminal(io.StringIO):
+    """Stand for a terminal that keeps what is printed."""
+
+    def isatty(self) -> bool:
+        """Say that a person is watching."""
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "escapes"), [("", True), ("1", False)])
+def test_colour_is_for_terminals_that_want_it(
+    no_color: str, escapes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NO_COLOR turns every escape sequence off, on a terminal too."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("NO_COLOR", no_color)
+    stream = Terminal()
+    print_view(view_of(summarise(tiny_result())), stream)
+    assert ("\x1b[" in stream.getvalue()) is escapes
+
+
+def test_long_times_are_in_seconds() -> None:
+    """Nobody reads 159,702 ms."""
+    assert [milliseconds(value) for value in (None, 0.5, 62.6, 9_999.4, 159_702.0)] == [
+        "-",
+        "0.500 ms",
+        "62.60 ms",
+        "9,999 ms",
+        "159.7 s",
+    ]
 
 
 def test_a_dense_run_has_no_working_set_and_no_proxies() -> None:
