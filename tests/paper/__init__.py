@@ -1,0 +1,1 @@
+"""Tests of published numbers and of the simulations beside them."""

@@ -1,0 +1,70 @@
+"""Figure 11: which points are run, and what a row holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from oasis_sim.hardware import load_profile
+from oasis_sim.paper import fig11
+from oasis_sim.paper.published import load_published
+from oasis_sim.paper.setup import Setup
+from tests.engine.scenarios import random_trace
+
+
+def test_points_cover_models_systems_and_concurrencies() -> None:
+    """Two models, two systems, six concurrencies, one context."""
+    points = fig11.points(16_384)
+    assert len(points) == len(set(points)) == 24
+    assert {point.context_tokens for point in points} == {16_384}
+
+
+def test_every_published_point_of_these_systems_is_run() -> None:
+    """No number of OasisKV and of dense at 16K is left out of the comparison."""
+    wanted = {
+        point
+        for point in load_published().values
+        if point.table == "fig11"
+        and dict(point.keys)["system"] in fig11.SYSTEMS
+        and point.metric in fig11.UNITS
+    }
+    run = [point.keys for point in fig11.points(fig11.CONTEXT_TOKENS)]
+    assert all(dict(point.keys) in run for point in wanted)
+
+
+@pytest.mark.parametrize(("concurrency", "requests"), [(1, 32), (8, 32), (64, 256), (256, 512)])
+def test_requests_grow_with_concurrency(concurrency: int, requests: int) -> None:
+    """Four times the concurrency, within bounds."""
+    assert fig11.requests_for(concurrency) == requests
+
+
+def test_scenario_of_a_point() -> None:
+    """235B is spread over eight GPUs, and only a scheme with offload follows the traces."""
+    setup = Setup(load_profile("h100"), "vllm", (random_trace(),))
+    sparse = fig11.scenario(setup, fig11.Point("235b", 16_384, "oasis", 32), 100)
+    dense = fig11.scenario(setup, fig11.Point("8b", 16_384, "dense", 32), 100)
+    assert (sparse.tp, len(sparse.traces), sparse.concurrency) == (8, 1, 32)
+    assert (dense.tp, len(dense.traces), len(dense.workload.arrival_ps)) == (1, 0, 100)
+
+
+def test_what_does_not_fit_stays_empty_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card too small for the model there is no number, and a note with the arithmetic."""
+    monkeypatch.setattr(fig11, "CONCURRENCIES", (8,))
+    profile = load_profile("h100")
+    small = replace(profile, gpu=replace(profile.gpu, hbm_bytes=12 * 2**30))
+    found = fig11.compare(Setup(small, "vllm", (random_trace(),)), load_published())
+    assert len(found.rows) == 4 * len(fig11.UNITS)
+    assert all(row.simulated is None for row in found.rows)
+    assert any("8b dense: " in note and "does not fit" in note for note in found.notes)
+
+
+def test_a_dense_point_obeys_littles_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The running batch is the product of rate and time per token, and below the concurrency."""
+    monkeypatch.setattr(fig11, "CONCURRENCIES", (8,))
+    monkeypatch.setattr(fig11, "MODELS", {"8b": ("qwen3-8b", 1)})
+    monkeypatch.setattr(fig11, "SYSTEMS", ("dense",))
+    found = fig11.compare(Setup(load_profile("h100"), "vllm", ()), load_published())
+    rate, batch, tpot_ms = (row.simulated for row in found.rows)
+    assert batch == pytest.approx(rate * tpot_ms / 1e3)
+    assert 7.0 < batch <= 8.0
