@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,8 @@ RANKS = {
     "plan": 7,
     "cli": 8,
 }
+# These compare execution with simulation, so they run it; nothing that executes does.
+COMPARING = ("calibrate.py", "default_run.py", "predict.py")
 # What the GPU side may see beyond the inputs and residency (rank 3): the schedule and its file.
 GPU_EXEC_ALSO = ("oasis_sim.engine.schedule", "oasis_sim.engine.npz", "oasis_sim.engine.result")
 
@@ -89,12 +93,13 @@ def test_simulator_does_not_import_the_gpu_side(path: Path) -> None:
 
 @pytest.mark.parametrize("path", GPU_SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_gpu_side_sees_inputs_and_schedules_only(path: Path) -> None:
-    """gpu_exec imports inputs, residency and the schedule, nothing of engine, metrics or report."""
+    """What executes imports inputs, residency and the schedule, not engine, metrics or report."""
+    highest = "engine" if path.name in COMPARING else "residency"
     wrong = {
         module
         for module in imported(path)
         if module.startswith("oasis_sim.")
-        and RANKS.get(part_of(module), 0) > RANKS["residency"]
+        and RANKS.get(part_of(module), 0) > RANKS[highest]
         and not module.startswith(GPU_EXEC_ALSO)
     }
     assert set() == wrong
@@ -108,6 +113,37 @@ def test_every_part_has_a_rank() -> None:
         if path.name != "__init__.py" or path.parent != ROOT / "oasis_sim"
     }
     assert set() == parts - set(RANKS)
+
+
+def declared(*groups: str) -> set[str]:
+    """Return the import names of the dependencies, and of some extras, in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    listed = [*project["dependencies"]]
+    for group in groups:
+        listed += project["optional-dependencies"][group]
+    names = {re.split(r"[^A-Za-z0-9_-]", item)[0] for item in listed}
+    return {"yaml" if name == "pyyaml" else name for name in names}
+
+
+def third_party(path: Path, *, top_level_only: bool) -> set[str]:
+    """Return the packages of others that a module imports."""
+    names = {name.split(".")[0] for name in imported(path, top_level_only=top_level_only)}
+    return names - set(sys.stdlib_module_names) - {"oasis_sim", "gpu_exec"}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_simulator_needs_only_its_dependencies(path: Path) -> None:
+    """What an import needs is a dependency; the recorder may need its extra as well."""
+    is_recorder = path.is_relative_to(ROOT / "oasis_sim" / "record")
+    groups = ("record",) if is_recorder else ()
+    assert set() == third_party(path, top_level_only=True) - declared(*groups)
+    assert set() == third_party(path, top_level_only=False) - declared("record", "gpu", "plot")
+
+
+@pytest.mark.parametrize("path", GPU_SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_gpu_side_needs_only_its_extra(path: Path) -> None:
+    """What gpu_exec imports is a dependency or in the extra gpu (torch brings triton)."""
+    assert set() == third_party(path, top_level_only=False) - declared("gpu") - {"triton"}
 
 
 @pytest.mark.parametrize("statement", ["import oasis_sim", "import oasis_sim.cli.main"])
