@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import click
 
 from oasis_sim.cli.options import FiniteNumber, format_option
 from oasis_sim.cli.terminal import note
+from oasis_sim.cli.trace_output import emit, short_sample
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.fileio import printable
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 DEFAULT_BUDGETS = (256, 512, 1024)
 DEFAULT_RATIOS = (0.05, 0.1, 1.0)
 STATS_FIRST = ("budget_tokens", "predictor", "fetch_ratio")
-DECIMALS = 4
 
 
 @click.group()
@@ -40,14 +39,14 @@ def info(file: str | None, output_format: str) -> None:
 
     if file is not None:
         facts = describe(_load(file))
-        _emit(output_format, facts, [("part", "value"), *facts.items()], None)
+        emit(output_format, facts, [("part", "value"), *facts.items()], None)
         return
     from oasis_sim.fileio import shipped_inputs
     from oasis_sim.trace import read_trace
 
     lines = [summarise(read_trace(path)) for path in shipped_inputs("trace").values()]
     header = list(lines[0]) if lines else ["name"]
-    _emit(output_format, lines, [header, *(list(line.values()) for line in lines)], None)
+    emit(output_format, lines, [header, *(list(line.values()) for line in lines)], None)
 
 
 @trace.command()
@@ -71,7 +70,7 @@ def check(file: str, output_format: str) -> None:
         ("valid", f"follows oasis-trace version {found.meta['version']}"),
         *(("warning", text) for text in warnings),
     ]
-    _emit(output_format, result, rows, found)
+    emit(output_format, result, rows, found)
 
 
 @trace.command()
@@ -134,11 +133,11 @@ def stats(
         rows = [row.to_json() for row in trace_stats(found, wanted, ratio_list, names)]
     result = {"trace": found.name, "origin": found.origin, "rows": rows}
     if sample and output_format == "table":
-        rows = [_short_sample(row) for row in rows]
+        rows = [short_sample(row) for row in rows]
     known = dict.fromkeys(key for row in rows for key in row)
     # Sorting keeps the order of equals: what names a row comes first, what it measures then.
     header = sorted(known, key=lambda key: key not in STATS_FIRST)
-    _emit(
+    emit(
         output_format, result, [header, *([row.get(key) for key in header] for row in rows)], found
     )
 
@@ -211,13 +210,13 @@ def _mapping(value: object, file: str) -> Mapping[str, Any]:
 
 def _answerable(found: AttentionTrace, predictors: Sequence[str]) -> list[int]:
     """Return the default budgets that a trace ranks enough blocks for."""
-    from oasis_sim.residency.stats import trace_stats
+    from oasis_sim.residency.stats import check_budget, default_predictors
 
     budgets: list[int] = []
     problem: InputError | None = None
     for budget in DEFAULT_BUDGETS:
         try:
-            trace_stats(found, [budget], [1.0], list(predictors) or None)
+            check_budget(found, budget, predictors or default_predictors(found))
         except InputError as error:
             problem = error
             break
@@ -248,60 +247,3 @@ def _sample_rows(
         for ratio in ratios
         for row in sample_stats(found, budget, ratio, name)
     ]
-
-
-def _short_sample(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row for people: each metric and its largest deviation in one narrow cell."""
-    cells: dict[str, Any] = {
-        "budget": row["budget_tokens"],
-        "predictor": row["predictor"],
-        "ratio": f"{row['fetch_ratio']:g}",
-        "axis": row["axis"],
-        "kept": f"{row['kept']} of {row['of']}",
-        "samples": row["samples"],
-    }
-    for key, deviation in row.items():
-        name = key.removesuffix("_max_deviation")
-        if name != key:
-            cells[name] = None if deviation is None else f"{row[name]:.3f} ±{deviation:.3f}"
-    return cells
-
-
-def _emit(
-    output_format: str,
-    document: Mapping[str, Any] | Sequence[Any],
-    rows: Sequence[Sequence[Any]],
-    about: AttentionTrace | None,
-) -> None:
-    """Print one result; a table about a trace is headed by its name and origin."""
-    if output_format == "json":
-        from oasis_sim.report.directory import json_text
-
-        sys.stdout.write(json_text(document))
-    elif output_format == "csv":
-        from oasis_sim.report.csvfile import write_rows
-
-        named = rows if about is None else _with_origin(rows, about)
-        sys.stdout.write(write_rows(named))
-    else:
-        from oasis_sim.report.table import print_rows
-
-        if about is not None:
-            click.echo(f"{printable(about.name)} ({about.origin} trace)")
-        print_rows([[_shown(cell) for cell in row] for row in rows], sys.stdout)
-
-
-def _with_origin(rows: Sequence[Sequence[Any]], about: AttentionTrace) -> list[Sequence[Any]]:
-    """Add the trace and its origin to each row, so that no copied line loses them."""
-    header, *body = rows
-    return [
-        ("trace", "origin", *header),
-        *((about.name, about.origin, *row) for row in body),
-    ]
-
-
-def _shown(value: Any) -> str:
-    """Return a cell for people."""
-    if value is None:
-        return "-"
-    return f"{value:.{DECIMALS}f}" if isinstance(value, float) else str(value)

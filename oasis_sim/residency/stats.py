@@ -120,6 +120,17 @@ def trace_stats(
     return rows
 
 
+def check_budget(trace: AttentionTrace, budget_tokens: int, predictors: Sequence[str]) -> None:
+    """Raise InputError when a trace stores too few blocks for a budget and its predictors."""
+    trace = full_attention_part(trace)
+    rule = stats_rule(trace, budget_tokens, 1.0)
+    check_stored_length(trace, trace.use_order, rule, 0)
+    for name in predictors:
+        if name not in {*BEST_SETS, PREVIOUS}:
+            orders = draft_order(trace, None if name == DRAFT else name)
+            check_stored_length(trace, orders, rule, 1)
+
+
 def default_predictors(trace: AttentionTrace) -> list[str]:
     """Return all predictors that a trace can answer."""
     oracle = [ORACLE_MASS] if trace.mass is not None else []

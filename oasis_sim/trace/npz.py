@@ -28,6 +28,7 @@ CAP_BYTES = GIB
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HEADER_CAP_BYTES = 10_000
 _META_CAP_BYTES = 16 << 20
+_PIECE_BYTES = 1 << 20
 _DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError)
 
 
@@ -118,12 +119,24 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> NDArray
         if size > info.file_size:
             problem = f"claims {format_bytes(size)} and stores {format_bytes(info.file_size)}"
             raise InputError(problem, file=file, field=name)
-        data = member.read(size)
+        array: NDArray[Any] = np.empty(math.prod(shape), dtype=dtype)
+        filled = _fill(member, array.view(np.uint8)) if size else 0
         rest = member.read(1)
-    if len(data) != size or rest:
+    if filled != size or rest:
         raise InputError(f"does not have the {size} bytes of its shape", file=file, field=name)
-    array: NDArray[Any] = np.frombuffer(bytearray(data), dtype=dtype)
     return array.reshape(shape, order="F" if by_column else "C")
+
+
+def _fill(member: IO[bytes], place: NDArray[np.uint8]) -> int:
+    """Read into memory piece by piece, so that nothing is held twice; return the bytes read."""
+    filled = 0
+    while filled < len(place):
+        piece = member.read(min(_PIECE_BYTES, len(place) - filled))
+        if not piece:
+            break
+        place[filled : filled + len(piece)] = np.frombuffer(piece, dtype=np.uint8)
+        filled += len(piece)
+    return filled
 
 
 def _header(member: IO[bytes], name: str, file: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
