@@ -228,7 +228,7 @@ class Fields:
 
     def _outside(self, key: str | Path, value: float, low: T, high: float) -> T:
         fix = f"use {_plain(low)} to {_plain(high)}"
-        return self.mistake(key, f"{value!r} is out of range", fix, low)
+        return self.mistake(key, f"{printable(value, 40)} is out of range", fix, low)
 
     def _line(self, path: Path) -> int | None:
         """Find the nearest line that is known: of the value, else of what holds it."""
@@ -266,7 +266,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, str):
         return f"the text {printable(value, 60)!r}"
     if isinstance(value, int | float):
-        return f"the number {value!r}"
+        return f"the number {printable(value, 40)}"
     return "a list" if isinstance(value, list) else "a mapping"
 
 

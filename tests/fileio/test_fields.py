@@ -132,6 +132,12 @@ def test_choices() -> None:
     assert "use one of draft, oracle; did you mean 'draft'?" in said
 
 
+def test_huge_numbers_are_shown_short() -> None:
+    """A number of hundreds of digits does not fill the screen."""
+    assert len(mistake_of(1e300, "integer")) < 120
+    assert len(mistake_of(10**300, "text")) < 120
+
+
 def test_list_of_wrong_length() -> None:
     """A list that must have so many entries says so."""
     assert "has 3 entries; give 2" in mistake_of([1, 2, 3], "numbers", count=2)
