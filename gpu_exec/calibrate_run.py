@@ -94,6 +94,8 @@ def _raw(origin: Origin, book: Notebook) -> dict[str, Any]:
         "format": "oasis-calibration",
         "version": 1,
         **asdict(origin),
+        "card": asdict(book.bench.card),
+        "nodes": asdict(book.bench.nodes),
         "readings": [
             {
                 "probe": type(reading.probe).__name__,

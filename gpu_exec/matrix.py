@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +30,14 @@ class ValidationCase:
         elif self.fetch_ratio is None:
             config["fetch_ratio"] = "all"
         return config
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> ValidationCase:
+        """Return the case that a validation file's configuration names."""
+        given = {key: value for key, value in config.items() if value is not None}
+        if given.get("fetch_ratio") == "all":
+            given["fetch_ratio"] = None
+        return cls(**given)
 
     def label(self) -> str:
         """Return a short name for tables and messages."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 from gpu_exec.device import GpuState
 from gpu_exec.validate import Origin
 from oasis_sim.text import plain
+
+COMMIT_VARIABLE = "OASIS_COMMIT"
 
 
 def measurement_origin(gpus: tuple[GpuState, ...], command: str) -> Origin:
@@ -25,7 +28,13 @@ def measurement_origin(gpus: tuple[GpuState, ...], command: str) -> Origin:
 
 
 def source_commit() -> str:
-    """Return the commit of the source tree, marked when files were changed, or "unknown"."""
+    """Return the commit of the source tree, marked when files were changed, or "unknown".
+
+    The variable OASIS_COMMIT names it where a copy without history runs.
+    """
+    named = os.environ.get(COMMIT_VARIABLE, "")
+    if named:
+        return plain(named)
     here = Path(__file__).resolve().parent
     head = _git(here, "rev-parse", "HEAD")
     if not head:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -114,6 +114,25 @@ def compare(schedule: Schedule, case: ValidationCase, measured: Measurement) -> 
         if known and min(values) > 0:
             value = simulated_stage_ms(schedule, stage, every)
             rows.append(_row(config, f"stage.{stage}", value, values))
+    return tuple(rows)
+
+
+def simulate_again(measured: Sequence[Row], predict: Predict) -> tuple[Row, ...]:
+    """Return the rows of an earlier measurement beside what the simulator says now."""
+    schedules: dict[ValidationCase, Schedule] = {}
+    rows = []
+    for row in measured:
+        case = ValidationCase.from_config(row.config)
+        if case not in schedules:
+            schedules[case] = predict(case)
+        schedule = schedules[case]
+        stage = row.metric.removeprefix("stage.")
+        every = np.ones(schedule.steps, dtype=bool)
+        simulated = float(schedule.sim_step_ps.mean()) / PS_PER_MS
+        if row.metric != STEP_TIME:
+            simulated = simulated_stage_ms(schedule, stage, every)
+        error = 100.0 * (simulated - row.measured) / row.measured
+        rows.append(replace(row, simulated=simulated, error_pct=error))
     return tuple(rows)
 
 

@@ -1,0 +1,80 @@
+"""A bench that answers from recorded readings: derive a profile again without a GPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from gpu_exec.probes import Card, GapProbe, LinkProbe, Nodes, Probe, ReadProbe, StepProbe
+from gpu_exec.validate import Origin
+from oasis_sim.errors import InputError
+from oasis_sim.fileio import load_json
+
+FORMAT = "oasis-calibration"
+VERSION = 1
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (StepProbe, LinkProbe, ReadProbe, GapProbe)
+}
+_TYPES: dict[str, tuple[type, ...]] = {
+    "int": (int,),
+    "float": (int, float),
+    "str": (str,),
+    "bool": (bool,),
+}
+
+
+class RecordedBench:
+    """Answer each probe with its recorded median; a probe without one raises InputError."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Read the raw file that `oasis-sim calibrate --raw` wrote."""
+        document = load_json(path).value
+        self._file = str(path)
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise self._wrong("format", f"is not {FORMAT}")
+        if document.get("version") != VERSION:
+            raise self._wrong("version", f"must be {VERSION}")
+        self.card = self._record(Card, document.get("card"), "card")
+        self.nodes = self._record(Nodes, document.get("nodes"), "nodes")
+        names = [field.name for field in dataclasses.fields(Origin)]
+        self.origin: Origin = self._record(Origin, {n: document.get(n) for n in names}, "origin")
+        readings = document.get("readings")
+        if not isinstance(readings, list):
+            raise self._wrong("readings", "must be a list")
+        self._ms = dict(self._reading(entry, i) for i, entry in enumerate(readings))
+
+    def measure_ms(self, probe: Probe) -> float:
+        """Return the recorded time of a probe."""
+        if probe not in self._ms:
+            raise self._wrong("readings", f"hold no {probe}", "calibrate on the card again")
+        return self._ms[probe]
+
+    def _reading(self, entry: Any, index: int) -> tuple[Probe, float]:
+        field = f"readings[{index}]"
+        if not isinstance(entry, dict) or entry.get("probe") not in _KINDS:
+            raise self._wrong(field, "names no probe")
+        value = entry.get("median_ms")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise self._wrong(field, "median_ms must be positive")
+        kind = _KINDS[entry["probe"]]
+        names = [part.name for part in dataclasses.fields(kind)]
+        probe: Probe = self._record(kind, {name: entry.get(name) for name in names}, field)
+        return probe, float(value)
+
+    def _record(self, kind: type[Any], values: Any, field: str) -> Any:
+        """Build a frozen record from plain values whose types match its annotations."""
+        if not isinstance(values, dict):
+            raise self._wrong(field, "must be an object")
+        checked = {}
+        for part in dataclasses.fields(kind):
+            value = values.get(part.name)
+            if isinstance(value, list) and all(isinstance(item, str) for item in value):
+                value = tuple(value)
+            if type(value) not in _TYPES.get(str(part.type), (tuple,)):
+                raise self._wrong(f"{field}.{part.name}", f"must be {part.type}")
+            checked[part.name] = value
+        return kind(**checked)
+
+    def _wrong(self, field: str, problem: str, fix: str | None = None) -> InputError:
+        return InputError(problem, file=self._file, field=field, fix=fix)

@@ -1,0 +1,195 @@
+"""`oasis-sim calibrate` and `validate`: what a card measures, beside what is simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oasis_sim.cli.gpu_options import (
+    FORMAT,
+    GPU,
+    HELP,
+    HOST_MEMORY,
+    QUIET,
+    command_line,
+    emit,
+    need_flag,
+    size_of,
+)
+from oasis_sim.cli.terminal import note
+from oasis_sim.errors import UsageError
+from oasis_sim.text import plain
+
+if TYPE_CHECKING:
+    from gpu_exec.calibrate_run import CalibrationResult
+    from gpu_exec.matrix import ValidationCase
+    from gpu_exec.validate import Origin, Row
+    from oasis_sim.engine.schedule import Schedule
+    from oasis_sim.hardware import HardwareProfile
+    from oasis_sim.model import ModelShape
+
+
+@click.command(context_settings=HELP)
+@GPU
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="Profile to write.")
+@click.option(
+    "--base",
+    default="h200",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Profile that gives limits which one card cannot show (datasheet, network, prefill).",
+)
+@click.option("--model", default="qwen3-8b", show_default=True, metavar="NAME|FILE")
+@click.option("--raw", type=click.Path(path_type=Path), help="Also write every reading as JSON.")
+@click.option(
+    "--from-raw", type=click.Path(path_type=Path), help="Derive the profile from such a file."
+)
+@click.option(
+    "--keep-unstable", is_flag=True, help="Write the profile even when rounds disagree; it says so."
+)
+@QUIET
+def calibrate(**values: Any) -> None:
+    """Measure the GPU with micro-benchmarks and write a hardware profile with curves.
+
+    Refuses a card that others use or that is throttled; every figure is measured in rounds that
+    must agree within 3 %. With --from-raw nothing is measured and no GPU is needed.
+    """
+    if values["from_raw"] is None:
+        need_flag(values["gpu"], "calibrate")
+    elif values["gpu"] or values["raw"]:
+        raise UsageError("--from-raw derives from an earlier measurement; drop --gpu and --raw")
+    from gpu_exec.replay import render_json
+    from oasis_sim.fileio import write_atomic
+    from oasis_sim.hardware import load_profile
+    from oasis_sim.model import load_model
+
+    profile, shape = load_profile(values["base"]), load_model(values["model"])
+    if values["from_raw"] is None:
+        result = _measure_card(profile, shape, values)
+    else:
+        result = _derive_again(profile, shape, values)
+    if values["raw"] is not None:
+        write_atomic(values["raw"], render_json(result.readings))
+    if not values["keep_unstable"]:
+        result.check()
+    write_atomic(values["out"], result.profile_text)
+    click.echo(f"profile written: {plain(str(values['out']))}")
+
+
+def _measure_card(
+    profile: HardwareProfile, model: ModelShape, values: Mapping[str, Any]
+) -> CalibrationResult:
+    from gpu_exec.calibrate_run import refuse_bad_card, run_calibration
+    from gpu_exec.device import require_gpu
+    from gpu_exec.origin import measurement_origin
+    from gpu_exec.probes import Notebook
+
+    gpus = require_gpu()
+    refuse_bad_card()
+    from gpu_exec.cuda_bench import CudaBench
+
+    origin = measurement_origin(gpus, command_line())
+    with CudaBench(model, gpus[0]) as bench:
+        book = Notebook(bench, lambda text: note(text, values["quiet"]))
+        result = run_calibration(book, profile, model, values["out"].stem.lower(), origin)
+    refuse_bad_card()
+    return result
+
+
+def _derive_again(
+    profile: HardwareProfile, model: ModelShape, values: Mapping[str, Any]
+) -> CalibrationResult:
+    from gpu_exec.calibrate_run import run_calibration
+    from gpu_exec.probes import Notebook
+    from gpu_exec.recorded_bench import RecordedBench
+
+    bench = RecordedBench(values["from_raw"])
+    name = values["out"].stem.lower()
+    return run_calibration(Notebook(bench), profile, model, name, bench.origin)
+
+
+@click.command(context_settings=HELP)
+@GPU
+@click.option("--profile", default="h200", show_default=True, metavar="NAME|FILE")
+@click.option("--model", default="qwen3-8b", show_default=True, metavar="NAME|FILE")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Result file.  [default: validation/CARD.json]",
+)
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    help="Simulate again what such a file measured; needs no GPU and writes nothing.",
+)
+@click.option("--repeats", type=click.IntRange(5, 1000), default=5, show_default=True)
+@HOST_MEMORY
+@FORMAT
+@QUIET
+def validate(**values: Any) -> None:
+    """Compare simulated and measured step times over configurations never used to calibrate.
+
+    Exits 4 when the median error exceeds 3 % or any error 8 %; the file is written either way.
+    """
+    if values["measured"] is None:
+        need_flag(values["gpu"], "validate")
+    from gpu_exec import validate as validation
+    from gpu_exec.predict import WINDOW_STEPS, predict
+    from oasis_sim.hardware import load_profile
+    from oasis_sim.model import load_model
+
+    hardware, shape = load_profile(values["profile"]), load_model(values["model"])
+
+    def simulated(case: ValidationCase) -> Schedule:
+        return predict(case, hardware, shape, WINDOW_STEPS)
+
+    if values["measured"] is None:
+        origin, rows = _measure_matrix(simulated, values)
+    else:
+        from gpu_exec.validation_file import read_validation
+
+        origin, measured = read_validation(values["measured"])
+        rows = validation.simulate_again(measured, simulated)
+    summary = validation.summarise(rows)
+    document = validation.to_json(origin, rows, summary)
+    if values["measured"] is None:
+        _write_validation(document, origin.gpu, values)
+    emit(document, validation.table_lines(rows, summary), values["output_format"])
+    validation.check(summary)
+
+
+def _measure_matrix(
+    simulated: Callable[[ValidationCase], Schedule], values: Mapping[str, Any]
+) -> tuple[Origin, tuple[Row, ...]]:
+    from gpu_exec import validate as validation
+    from gpu_exec.calibrate_run import refuse_bad_card
+    from gpu_exec.device import require_gpu
+    from gpu_exec.matrix import validation_matrix
+    from gpu_exec.origin import measurement_origin
+
+    host_bytes = size_of(values["host_memory"])
+    gpus = require_gpu()
+    refuse_bad_card()
+    from gpu_exec.measure import measure_case
+
+    return measurement_origin(gpus, command_line()), validation.validate(
+        validation_matrix(),
+        simulated,
+        lambda schedule, case, count: measure_case(schedule, case, count, host_bytes),
+        values["repeats"],
+        lambda text: note(text, values["quiet"]),
+    )
+
+
+def _write_validation(document: Mapping[str, Any], gpu: str, values: Mapping[str, Any]) -> None:
+    from gpu_exec.calibrate_run import profile_name
+    from gpu_exec.replay import render_json
+    from oasis_sim.fileio import write_atomic
+
+    path = values["out"] or Path("validation") / f"{profile_name(gpu)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, render_json(document))
+    note(f"written: {path}", values["quiet"])

@@ -1,0 +1,179 @@
+"""Recorded readings and validation files: read back, derived again, refused when damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_exec.calibrate_run import run_calibration
+from gpu_exec.matrix import ValidationCase, validation_matrix
+from gpu_exec.probes import GapProbe, Notebook
+from gpu_exec.recorded_bench import RecordedBench
+from gpu_exec.validate import Origin, Summary, simulate_again, to_json, validate
+from gpu_exec.validation_file import read_validation
+from oasis_sim.cli.main import main
+from oasis_sim.engine.schedule import Schedule
+from oasis_sim.errors import InputError
+from oasis_sim.hardware import load_profile
+from oasis_sim.model import load_model
+from tests.gpu_exec.fake_bench import FakeBench
+from tests.gpu_exec.schedule_cases import Case, make_schedule
+from tests.gpu_exec.test_validate import measure_with, predict
+
+ORIGIN = Origin("FAKE", "580", "2026-01-01T00:00:00Z", "oasis-sim calibrate --gpu", "none")
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the raw readings of a fake card."""
+    profile, model = load_profile("h200"), load_model("qwen3-8b")
+    book = Notebook(FakeBench(profile, model))
+    path = tmp_path_factory.mktemp("raw") / "raw.json"
+    result = run_calibration(book, profile, model, "fake", ORIGIN)
+    path.write_text(json.dumps(result.readings))
+    return path
+
+
+def test_profile_from_readings(raw: Path, tmp_path: Path) -> None:
+    """Recorded readings give the profile that the card gave, without a GPU, byte for byte."""
+    profile, model = load_profile("h200"), load_model("qwen3-8b")
+    first = run_calibration(
+        Notebook(FakeBench(profile, model)), profile, model, "again", ORIGIN
+    ).profile_text
+    out = tmp_path / "again.yaml"
+    assert 0 == main(["calibrate", "--from-raw", str(raw), "--out", str(out), "--quiet"])
+    assert first == out.read_text()
+
+
+def test_missing_reading(raw: Path) -> None:
+    """A probe that was not recorded is named."""
+    with pytest.raises(InputError, match="GapProbe"):
+        RecordedBench(raw).measure_ms(GapProbe(nodes=7))
+
+
+def test_from_raw_excludes_the_gpu(raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Measuring and deriving at once is a usage error."""
+    assert 2 == main(["calibrate", "--gpu", "--from-raw", str(raw), "--out", "x.yaml"])
+    assert "--from-raw" in capsys.readouterr().err
+
+
+Change = Callable[[dict[str, Any]], Any]
+RAW_BREAKS: dict[str, Change] = {
+    "format": lambda d: d.update(format="x"),
+    "version": lambda d: d.update(version=2),
+    "card": lambda d: d.update(card=[]),
+    "nodes.linear": lambda d: d["nodes"].update(linear=True),
+    "origin.gpu": lambda d: d.update(gpu=7),
+    "readings": lambda d: d.update(readings={}),
+    "readings[0]": lambda d: d["readings"].__setitem__(0, "x"),
+    "readings[1]": lambda d: d["readings"][1].update(median_ms=0),
+    "readings[2]": lambda d: d["readings"][2].update(median_ms="1"),
+    "readings[3].nodes": lambda d: d["readings"].insert(3, {"probe": "GapProbe", "median_ms": 1}),
+}
+
+
+@pytest.mark.parametrize("field", sorted(RAW_BREAKS))
+def test_damaged_readings(field: str, raw: Path, tmp_path: Path) -> None:
+    """Each damaged field of the raw file is refused by name."""
+    document = json.loads(raw.read_text())
+    RAW_BREAKS[field](document)
+    path = tmp_path / "raw.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError) as caught:
+        RecordedBench(path)
+    assert field == caught.value.field
+
+
+# Validation files -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> Path:
+    """Return the validation file of a fake card over the whole matrix."""
+    rows = validate(validation_matrix(), predict, measure_with(1.02))
+    path = tmp_path / "fake.json"
+    path.write_text(json.dumps(to_json(ORIGIN, rows, Summary(22, 1.0, 2.0))))
+    return path
+
+
+def test_validation_reads_back(measured: Path) -> None:
+    """Rows and origin come back, and each configuration names its case."""
+    origin, rows = read_validation(measured)
+    assert ORIGIN == origin
+    cases = {ValidationCase.from_config(row.config) for row in rows}
+    assert {ValidationCase.from_config(c.config()) for c in validation_matrix()} == cases
+    assert [case.config() for case in validation_matrix()] == [
+        row.config for row in rows if row.metric == "step_time"
+    ]
+
+
+def test_simulate_again(measured: Path) -> None:
+    """New predictions replace the old ones; measurements stay; each case is simulated once."""
+    _, rows = read_validation(measured)
+    asked = []
+
+    def slower(case: ValidationCase) -> Schedule:
+        asked.append(case)
+        schedule = make_schedule(Case())
+        schedule.sim_step_ps[:] = 2 * 10**9
+        return schedule
+
+    again = simulate_again(rows, slower)
+    assert len(asked) == len(set(asked)) == len(validation_matrix())
+    for old, new in zip(rows, again, strict=True):
+        assert (old.measured, old.spread_pct) == (new.measured, new.spread_pct)
+        if new.metric == "step_time":
+            assert (pytest.approx(2.0), pytest.approx(96.1, abs=0.1)) == (
+                new.simulated,
+                new.error_pct,
+            )
+
+
+FILE_BREAKS: dict[str, Change] = {
+    "rows": lambda d: d.update(rows=1),
+    "gpu": lambda d: d.pop("gpu"),
+    "rows[0]": lambda d: d["rows"].__setitem__(0, []),
+    "rows[0].metric": lambda d: d["rows"][0].update(metric="speed"),
+    "rows[0].measured": lambda d: d["rows"][0].update(measured=0),
+    "rows[0].spread_pct": lambda d: d["rows"][0].update(spread_pct="x"),
+    "rows[0].config": lambda d: d["rows"][0]["config"].update(surprise=1),
+    "rows[0].config.batch": lambda d: d["rows"][0]["config"].update(batch=10**9),
+    "rows[0].config.context_tokens": lambda d: d["rows"][0]["config"].update(context_tokens=1e5),
+    "rows[0].config.scheme": lambda d: d["rows"][0]["config"].update(scheme=5),
+    "rows[0].config.fetch_ratio": lambda d: d["rows"][0]["config"].update(fetch_ratio=2.0),
+}
+
+
+@pytest.mark.parametrize("field", sorted(FILE_BREAKS))
+def test_damaged_validation(field: str, measured: Path, tmp_path: Path) -> None:
+    """Each damaged field of a validation file is refused by name."""
+    document = json.loads(measured.read_text())
+    FILE_BREAKS[field](document)
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError) as caught:
+        read_validation(path)
+    assert field == caught.value.field
+
+
+def test_validate_again_on_the_command_line(
+    measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`validate --measured` simulates the configurations of a file and judges by the bounds."""
+    document = json.loads(measured.read_text())
+    case = ValidationCase(16, 8192, fetch_ratio=0.02)
+    row = {**document["rows"][0], "config": asdict(case)}
+    document["rows"] = [row]
+    path = tmp_path / "one.json"
+    path.write_text(json.dumps(document))
+    assert 4 == main(["validate", "--measured", str(path), "--format", "json"])
+    captured = capsys.readouterr()
+    again = json.loads(captured.out)
+    assert 1 == again["summary"]["configs"]
+    assert 1.02 == pytest.approx(again["rows"][0]["measured"], rel=0.01)
+    assert "off by" in captured.err
