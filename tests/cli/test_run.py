@@ -102,6 +102,20 @@ def test_the_same_scenario_gives_the_same_bytes(beside: Path) -> None:
     assert content_of(beside / "one") == content_of(beside / "two")
 
 
+@pytest.mark.parametrize("scheme", ["oasis", "dense", "on-demand", "previous-token", "oracle"])
+@pytest.mark.parametrize("engine", ["roofline", "vllm", "gpu_exec"])
+def test_every_scheme_runs_on_every_engine(beside: Path, scheme: str, engine: str) -> None:
+    """Tokens are conserved and no step beats its roofline, whatever is combined."""
+    budget = SMALL if scheme != "dense" else SMALL[2:]
+    options = ["--scheme", scheme, "--engine", engine, "--out", "out"]
+    assert main(["run", "--trace", "small.npz", *budget, *options]) == 0
+    summary = json.loads((beside / "out" / "summary.json").read_text())
+    assert summary["throughput"]["output_tokens"] == 4 * 20
+    assert summary["steps"]["step_ms"]["mean"] >= summary["bounds"]["step_ms_lower"]
+    limit = summary["bounds"]["output_tokens_per_s_upper"]
+    assert summary["throughput"]["output_tokens_per_s"] <= limit
+
+
 def test_a_config_run_again_gives_the_same_bytes(beside: Path) -> None:
     """config.yaml holds the whole scenario, whatever options made it."""
     options = ["--predictor", "skip", "--cap-blocks", "1", "--rate", "3", "--seed", "7"]
