@@ -26,7 +26,7 @@ CONCURRENCIES = (8, 16, 32, 64, 128, 256)
 CONTEXT_TOKENS = 16_384
 OUTPUT_TOKENS = 2_048
 UNITS = {"output_tokens_per_s": "tok/s", "running_batch": "requests", "tpot_ms": "ms"}
-LEAST_REQUESTS, MOST_REQUESTS = 32, 512
+LEAST_REQUESTS, MOST_REQUESTS = 32, 384
 NOTES = (
     f"scenario: closed loop of {LEAST_REQUESTS} to {MOST_REQUESTS} requests (four times the "
     f"concurrency) with {OUTPUT_TOKENS:,} output tokens each, measured over whole request lives "

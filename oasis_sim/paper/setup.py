@@ -21,16 +21,16 @@ class Setup:
     traces: tuple[AttentionTrace, ...]
 
     def origin_notes(self, *models: ModelShape) -> tuple[str, ...]:
-        """Say which traces are synthetic, and which stand in for a model not recorded."""
+        """Say which traces are synthetic, and which models move blocks as another one does."""
         found = []
         for trace in self.traces:
             if trace.is_synthetic:
                 found.append(f"trace {trace.name} is synthetic: block moves are modelled")
+            traced = str(trace.meta["model"]["name"])
             found += [
-                f"{model.name} moves blocks as trace {trace.name} of {trace.model_layers} layers "
-                "says: no trace of it was recorded"
+                f"{model.name} moves blocks as trace {trace.name} of {traced} says"
                 for model in models
-                if model.layers != trace.model_layers
+                if model.name.lower() != traced.lower()
             ]
         return tuple(found)
 

@@ -40,7 +40,7 @@ def compare(setup: Setup, published: Published, progress: Progress = no_progress
         result = simulate(scenario(setup, ratio))
         rows += beside(published, NAME, {"fetch_ratio": ratio}, UNITS, metrics(result.steps))
     progress(len(RATIOS), len(RATIOS))
-    return Comparison(NAME, TITLE, tuple(rows), (*NOTES, *setup.origin_notes()))
+    return Comparison(NAME, TITLE, tuple(rows), (*NOTES, *setup.origin_notes(load_model(MODEL))))
 
 
 def scenario(setup: Setup, ratio: float) -> Scenario:

@@ -69,6 +69,12 @@ def test_more_fetching_never_takes_less_time() -> None:
         assert values == sorted(values)
 
 
+def test_says_when_the_trace_is_of_another_model() -> None:
+    """A trace of another model is named as what it is."""
+    found = table2.compare(small_setup(), load_published())
+    assert "Qwen3-8B moves blocks as trace random of tiny says" in found.notes
+
+
 def test_progress_counts_the_ratios() -> None:
     """The caller hears of every run and of the end."""
     heard: list[tuple[int, int]] = []
