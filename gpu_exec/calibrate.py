@@ -7,9 +7,22 @@ fitted (those are what `validate` judges by). Batches and contexts here do not o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpu_exec.calibration_points import (
+    ATTENTION_BATCHES,
+    DENSE_POINTS,
+    DRAFT_BATCHES,
+    LINEAR_BATCHES,
+    NEIGHBOUR_ROWS,
+    OVERLAP_SHARE,
+    PAIR_BATCHES,
+    SCAN_POINTS,
+    SELECTION_POINTS,
+    TRANSFER_BATCH,
+    TRANSFER_COUNTS,
+    UNIT_BLOCKS,
+)
 from gpu_exec.fit import Line, curve, line_through, share, slowdown
 from gpu_exec.probes import (
     ATTENTION,
@@ -37,29 +50,27 @@ from oasis_sim.model import ModelShape
 from oasis_sim.scheme import Scheme, load_scheme, with_options
 from oasis_sim.units import PS_PER_MS
 
-LINEAR_BATCHES = (4, 12, 24, 44, 60, 72, 88, 104, 120, 144, 176, 200)
-ATTENTION_BATCHES = (4, 12, 24, 56, 112, 176)
-DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144))
-SCAN_POINTS = ((12, 12_288), (24, 24_576), (56, 12_288), (88, 24_576), (144, 12_288))
-SELECTION_POINTS = ((12, 6_144), (12, 24_576), (112, 6_144), (112, 24_576))
-PAIR_BATCHES = (24, 56, 88, 120)
-TRANSFER_BATCH = 24
-UNIT_BLOCKS = (16, 32, 64)
-# Blocks per row, head and layer of the two points of each line: fast ways move more.
-TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (1.0, 3.0), "naive": (1.0, 3.0)}
-DRAFT_BATCHES = (24, 88)
-OVERLAP_SHARE = 0.7
-NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "copy_engine": (56, 120), "naive": (56, 120)}
-
 
 @dataclass(frozen=True)
 class Kept:
-    """Hold what calibration cannot measure on one card and takes from the base profile."""
+    """Hold what calibration does not measure and takes from the base profile."""
 
+    expert_efficiency: Curve
     prefill: Prefill
     collective_ps: int
     hbm_share: float
     reserved_bytes: int
+
+    @classmethod
+    def of(cls, costs: EngineCosts) -> Kept:
+        """Take these parts of an engine's costs."""
+        return cls(
+            costs.expert_efficiency,
+            costs.prefill,
+            costs.collective_ps,
+            costs.hbm_share,
+            costs.reserved_bytes,
+        )
 
 
 class Calibration:
@@ -85,6 +96,7 @@ class Calibration:
             name="gpu_exec",
             source=source,
             linear_efficiency=curve([self._linear_point(b) for b in LINEAR_BATCHES]),
+            expert_efficiency=self._kept.expert_efficiency,
             attention_efficiency=curve([self._attention_point(b) for b in ATTENTION_BATCHES]),
             dense_attention_efficiency=dense,
             scan_efficiency=curve([self._scan_point(*p) for p in SCAN_POINTS]),
@@ -200,8 +212,9 @@ class Calibration:
             gap_ps=round(self._gap_ms * PS_PER_MS),
             kernels_per_layer=nodes.linear + nodes.attention,
             step_ps=self._residual_ps(dense=False),
-            dense_step_ps=self._residual_ps(dense=True),
             request_ps=0,
+            dense_step_ps=self._residual_ps(dense=True),
+            dense_request_ps=0,
         )
 
     def _residual_ps(self, dense: bool) -> int:
@@ -258,7 +271,7 @@ class Calibration:
         unit = self._cost(self._scheme).share.unit_bytes(self._scheme)
         room = OVERLAP_SHARE * time / layers - line.fixed
         per_head = max(room / line.slope, unit) / (alone.batch * heads * unit)
-        pair = _with(alone, (*alone.stages, TRANSFER), name, per_head)
+        pair = replace(alone, stages=(*alone.stages, TRANSFER), transport=name, per_head=per_head)
         moved = alone.batch * heads * per_head * unit
         busy = layers * (line.fixed + line.slope * moved)
         return slowdown(time, busy, self._book.ms(pair))
@@ -271,26 +284,6 @@ class Calibration:
 
     def _pair(self, alone: StepProbe) -> float:
         background = (SCAN, SELECTION)
-        busy = self._book.ms(_with(alone, background))
-        together = self._book.ms(_with(alone, (*alone.stages, *background)))
+        busy = self._book.ms(replace(alone, stages=background))
+        together = self._book.ms(replace(alone, stages=(*alone.stages, *background)))
         return slowdown(self._book.ms(alone), busy, together)
-
-
-def _with(
-    probe: StepProbe, stages: tuple[str, ...], transport: str = "sm_gather", per_head: float = 0.0
-) -> StepProbe:
-    return StepProbe(
-        stages,
-        probe.batch,
-        probe.context_tokens,
-        probe.block_tokens,
-        probe.budget_tokens,
-        transport,
-        per_head,
-        probe.dense,
-    )
-
-
-def calibrated_cases(readings: Iterable[object]) -> set[tuple[int, int]]:
-    """Return (batch, context) of every step probe, to keep validation apart from it."""
-    return {(p.batch, p.context_tokens) for p in readings if isinstance(p, StepProbe)}

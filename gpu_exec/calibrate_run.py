@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from gpu_exec.calibrate import Calibration, Kept
-from gpu_exec.device import Runner, other_processes, query_gpus, refusal, run_query
+from gpu_exec.device import Runner, compute_processes, query_gpus, refusal, run_query
 from gpu_exec.probes import REPEAT_BOUND_PCT, LinkProbe, Notebook, ReadProbe
 from gpu_exec.profile_file import MeasuredLimits, profile_yaml
 from gpu_exec.validate import Origin
@@ -38,9 +37,12 @@ class CalibrationResult:
             )
 
 
-def refuse_bad_card(run: Runner = run_query) -> None:
-    """Raise RunFailed when the card is shared, throttled or split."""
-    reasons = refusal(query_gpus(run), other_processes(run, os.getpid()))
+def refuse_bad_card(run: Runner = run_query, expected: int = 0) -> None:
+    """Raise RunFailed when the card is shared, throttled or split.
+
+    `expected` is how many processes of our own use it: none before the first, one after.
+    """
+    reasons = refusal(query_gpus(run), compute_processes(run), expected)
     if reasons:
         raise RunFailed(f"this card gives no numbers to keep: {'; '.join(reasons)}")
 
@@ -59,11 +61,11 @@ def run_calibration(
     bench = book.bench
     limits = _limits(book)
     engine = base.engine("gpu_exec") if "gpu_exec" in base.engines else base.engine("roofline")
-    kept = Kept(engine.prefill, engine.collective_ps, engine.hbm_share, engine.reserved_bytes)
+    kept = Kept.of(engine)
     source = (
         f"measured by `oasis-sim calibrate` on one {bench.card.name} (driver {bench.card.driver}, "
-        f"{bench.card.software}) with {model.name} shapes, {origin.date}; prefill, collective, "
-        f"hbm_share and reserved are those of profile {base.name}"
+        f"{bench.card.software}) with {model.name} shapes, {origin.date}; experts, prefill, "
+        f"collective, hbm_share and reserved are those of profile {base.name}"
     )
     costs = Calibration(book, base, model, kept).costs(source)
     header = (

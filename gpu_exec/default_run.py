@@ -21,12 +21,12 @@ OUTPUT_TOKENS = 1_024
 FREE_SHARE = 0.9
 
 
-def default_schedule(kind: str) -> Schedule:
+def default_schedule(kind: str, profile: str = PROFILE) -> Schedule:
     """Simulate the default scenario with as many requests as the device holds.
 
     `kind` cuda: as many as fit in the free HBM, at most the default concurrency; cpu: a few.
     """
-    spec = ScenarioSpec(profile=PROFILE, engine=ENGINE)
+    spec = ScenarioSpec(profile=profile, engine=ENGINE)
     batch = CPU_BATCH if kind == "cpu" else _fitting_batch(spec)
     load = LoadSpec(requests=batch, output_tokens=OUTPUT_TOKENS)
     schedule = simulate(replace(spec, load=load, concurrency=batch).scenario()).schedule

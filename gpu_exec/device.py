@@ -30,11 +30,12 @@ FIELDS = (
     "pcie.link.width.max",
     "clocks.sm",
     "clocks.max.sm",
-    "clocks_throttle_reasons.active",
     "utilization.gpu",
     "mig.mode.current",
     "pci.bus_id",
 )
+THROTTLE_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active", "index")
+"""The same field under the names of newer and older drivers; `index` where there is neither."""
 # Reasons that slow a busy card down: power brake, hardware, thermal and power caps. Idle (0x1) and
 # application clocks (0x2) are normal.
 THROTTLE_MASK = 0x4 | 0x8 | 0x20 | 0x40 | 0x80
@@ -92,16 +93,20 @@ def run_query(command: Sequence[str]) -> str | None:
 
 def query_gpus(run: Runner = run_query) -> tuple[GpuState, ...]:
     """Return the state of every GPU that nvidia-smi sees, none when there is no nvidia-smi."""
-    text = run(["nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits"])
-    states = [_state(line) for line in (text or "").splitlines()]
-    return tuple(state for state in states if state is not None)
+    for throttle in THROTTLE_FIELDS:
+        names = ",".join((*FIELDS, throttle))
+        text = run(["nvidia-smi", f"--query-gpu={names}", "--format=csv,noheader,nounits"])
+        states = [_state(line) for line in (text or "").splitlines()]
+        found = tuple(state for state in states if state is not None)
+        if found:
+            return found
+    return ()
 
 
-def other_processes(run: Runner = run_query, own_pid: int | None = None) -> tuple[int, ...]:
-    """Return the ids of other processes that compute on any GPU."""
+def compute_processes(run: Runner = run_query) -> tuple[int, ...]:
+    """Return the ids of the processes that compute on any GPU, as the driver numbers them."""
     text = run(["nvidia-smi", "--query-compute-apps=pid", "--format=csv,noheader,nounits"])
-    ids = {int(word) for word in (text or "").split() if word.isdigit()}
-    return tuple(sorted(ids - {own_pid}))
+    return tuple(sorted({int(word) for word in (text or "").split() if word.isdigit()}))
 
 
 def missing_parts(
@@ -132,11 +137,16 @@ def require_gpu(run: Runner = run_query) -> tuple[GpuState, ...]:
     return gpus
 
 
-def refusal(gpus: Sequence[GpuState], others: Sequence[int]) -> tuple[str, ...]:
-    """Say why a card in this state gives no numbers to keep: shared, throttled or split."""
+def refusal(
+    gpus: Sequence[GpuState], processes: Sequence[int], expected: int = 0
+) -> tuple[str, ...]:
+    """Say why a card in this state gives no numbers to keep: shared, throttled or split.
+
+    `expected` processes are our own (their ids differ inside a container).
+    """
     reasons = []
-    if others:
-        reasons.append(f"other processes compute on it ({', '.join(map(str, others))})")
+    if len(processes) > expected:
+        reasons.append(f"other processes compute on it (ids {', '.join(map(str, processes))})")
     for gpu in gpus:
         if gpu.throttle_reasons:
             reasons.append(f"GPU {gpu.index} is throttled ({', '.join(gpu.throttle_reasons)})")
@@ -148,9 +158,9 @@ def refusal(gpus: Sequence[GpuState], others: Sequence[int]) -> tuple[str, ...]:
 def _state(line: str) -> GpuState | None:
     """Parse one line of the query's CSV; None when it is not one."""
     cells = [plain(cell.strip()) for cell in line.split(",")]
-    if len(cells) != len(FIELDS) or not cells[0].isdigit():
+    if len(cells) != len(FIELDS) + 1 or not cells[0].isdigit():
         return None
-    value = dict(zip(FIELDS, cells, strict=True))
+    value = dict(zip(FIELDS, cells, strict=False))
     mib = {key: _int(value[key]) for key in ("memory.total", "memory.free")}
     return GpuState(
         index=int(cells[0]),
@@ -165,7 +175,7 @@ def _state(line: str) -> GpuState | None:
         link_width_max=_int(value["pcie.link.width.max"]),
         sm_mhz=_int(value["clocks.sm"]),
         sm_mhz_max=_int(value["clocks.max.sm"]),
-        throttle=_hex(value["clocks_throttle_reasons.active"]),
+        throttle=_hex(cells[-1]),
         busy_pct=_int(value["utilization.gpu"]),
         mig=value["mig.mode.current"].lower() == "enabled",
         bus_id=value["pci.bus_id"].lower(),
@@ -177,8 +187,9 @@ def _int(text: str) -> int | None:
 
 
 def _hex(text: str) -> int | None:
+    """Read a bit mask such as 0x0000000000000004; None for anything else."""
     try:
-        return int(text, 16) if len(text) < 20 else None
+        return int(text, 16) if text.startswith("0x") and len(text) < 20 else None
     except ValueError:
         return None
 

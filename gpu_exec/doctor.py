@@ -14,8 +14,8 @@ from typing import Any
 from gpu_exec.device import (
     GpuState,
     Runner,
+    compute_processes,
     missing_parts,
-    other_processes,
     query_gpus,
     refusal,
     run_query,
@@ -60,7 +60,7 @@ def diagnose(
     for gpu in gpus:
         checks += _gpu_checks(gpu, machine, expected_link_gb_per_s)
     if gpus:
-        reasons = refusal(gpus, other_processes(run, os.getpid()))
+        reasons = refusal(gpus, compute_processes(run))
         state = "; ".join(reasons) or "alone, not throttled"
         advice = "calibrate and validate refuse it until that ends" if reasons else ""
         checks.append(Check("card for measurements", WARN if reasons else OK, state, advice))

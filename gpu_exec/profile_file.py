@@ -98,14 +98,15 @@ def engine_lines(costs: EngineCosts) -> list[str]:
     )
     gaps = (
         f"gap: {launch.gap_ps} ps, kernels_per_layer: {launch.kernels_per_layer}, "
-        f"step: {launch.step_ps} ps, dense_step: {launch.dense_step_ps} ps, "
-        f"request: {launch.request_ps} ps"
+        f"step: {launch.step_ps} ps, request: {launch.request_ps} ps, "
+        f"dense_step: {launch.dense_step_ps} ps, dense_request: {launch.dense_request_ps} ps"
     )
     chunk = costs.prefill.chunk_tokens
     lines = [
         f"{costs.name}:",
         f"  source: {_text(costs.source)}",
         f"  linear_efficiency: {_curve(costs.linear_efficiency, 'rows', 'share')}",
+        f"  expert_efficiency: {_curve(costs.expert_efficiency, 'rows', 'share')}",
         *(f"  {key}: {_curve(getattr(costs, key), 'bytes', 'share', ' B')}" for key in by_bytes),
         f"  selection: {{{pick}}}",
         f"  draft_layers: {_n(costs.draft_layers)}",
@@ -142,7 +143,7 @@ def _slowdown(slowdown: Slowdown) -> str:
 
 
 def _curve(curve: Curve, x_name: str, y_name: str, unit: str = "") -> str:
-    xs = ", ".join(f"{round(x)}{unit}" for x in curve.x)
+    xs = ", ".join(f"{_n(x)}{unit}" for x in curve.x)
     ys = ", ".join(_n(y) for y in curve.y)
     return f"{{{x_name}: [{xs}], {y_name}: [{ys}]}}"
 

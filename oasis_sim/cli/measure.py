@@ -95,7 +95,7 @@ def _measure_card(
     with CudaBench(model, gpus[0]) as bench:
         book = Notebook(bench, lambda text: note(text, values["quiet"]))
         result = run_calibration(book, profile, model, values["out"].stem.lower(), origin)
-    refuse_bad_card()
+    refuse_bad_card(expected=1)
     return result
 
 

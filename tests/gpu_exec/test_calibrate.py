@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_exec.calibrate import Calibration, Kept, calibrated_cases
+from gpu_exec.calibrate import Calibration, Kept
 from gpu_exec.calibrate_run import CalibrationResult, refuse_bad_card, run_calibration
+from gpu_exec.calibration_points import calibrated_cases
 from gpu_exec.fit import curve, line_through, share, slowdown
 from gpu_exec.matrix import validation_matrix
 from gpu_exec.probes import LINEAR, TRANSFER, GapProbe, Notebook, StepProbe
@@ -53,8 +54,7 @@ def calibrate(profile: HardwareProfile, noise: float = 0.0) -> tuple[EngineCosts
     """Calibrate a fake card that follows the profile's engine."""
     model = load_model("qwen3-8b")
     notebook = Notebook(FakeBench(profile, model, noise))
-    truth = profile.engine("gpu_exec")
-    kept = Kept(truth.prefill, truth.collective_ps, truth.hbm_share, truth.reserved_bytes)
+    kept = Kept.of(profile.engine("gpu_exec"))
     costs = Calibration(notebook, profile, model, kept).costs("fake")
     return costs, notebook
 
@@ -148,8 +148,8 @@ def test_odd_profile_name(profile: HardwareProfile) -> None:
 def test_card_state_is_checked() -> None:
     """A throttled card is refused with its reason."""
     hot = (
-        "0, NVIDIA H200, 580.1, 9.0, 143771, 143120, 5, 5, 16, 16, 1, 1, 0x8, 0, Disabled, "
-        "00000000:18:00.0"
+        "0, NVIDIA H200, 580.1, 9.0, 143771, 143120, 5, 5, 16, 16, 1, 1, 0, Disabled, "
+        "00000000:18:00.0, 0x8"
     )
     with pytest.raises(RunFailed, match="hardware slowdown"):
         refuse_bad_card(lambda command: "" if "pid" in command[1] else hot)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpu_exec.device import (
     Runner,
+    compute_processes,
     missing_parts,
-    other_processes,
     query_gpus,
     refusal,
     require_gpu,
@@ -23,7 +23,7 @@ from oasis_sim.errors import GpuUnavailable
 
 H200 = (
     "0, NVIDIA H200, 580.159.04, 9.0, 143771, 143120, 5, 5, 16, 16, 1980, 1980, "
-    "0x0000000000000000, 0, Disabled, 00000000:18:00.0"
+    "0, Disabled, 00000000:18:00.0, 0x0000000000000000"
 )
 
 
@@ -68,18 +68,33 @@ def test_state_is_parsed() -> None:
 
 def test_shared_or_throttled_card_is_refused() -> None:
     """Other processes, throttling and MIG each give a reason; idle clocks do not."""
-    (hot,) = query_gpus(smi(edit(c12="0x0000000000000060")))
+    (hot,) = query_gpus(smi(edit(c15="0x0000000000000060")))
     assert ("software thermal slowdown", "hardware thermal slowdown") == hot.throttle_reasons
-    (split,) = query_gpus(smi(edit(c14="Enabled")))
-    (idle,) = query_gpus(smi(edit(c12="0x0000000000000001")))
+    (split,) = query_gpus(smi(edit(c13="Enabled")))
+    (idle,) = query_gpus(smi(edit(c15="0x0000000000000001")))
     assert [1, 1, 0] == [len(refusal([gpu], ())) for gpu in (hot, split, idle)]
-    others = other_processes(smi(H200, "17\n42\n"), own_pid=42)
-    assert (17,) == others
-    assert "17" in refusal([idle], others)[0]
+    processes = compute_processes(smi(H200, "17\n42\n"))
+    assert (17, 42) == processes
+    assert "17" in refusal([idle], processes, expected=1)[0]
+    assert () == refusal([idle], processes, expected=2)
+
+
+@pytest.mark.parametrize("known", ["clocks_event_reasons", "clocks_throttle_reasons", "none"])
+def test_drivers_name_the_throttle_field_differently(known: str) -> None:
+    """The field is asked for by its new and its old name; without it the rest is still read."""
+
+    def run(command: Sequence[str]) -> str | None:
+        if f"{known}.active" in command[1]:
+            return edit(c15="0x0000000000000008")
+        return edit(c15="0") if command[1].endswith(",index") else None
+
+    (gpu,) = query_gpus(run)
+    assert 143771 << 20 == gpu.memory_bytes
+    assert (() if known == "none" else ("hardware slowdown",)) == gpu.throttle_reasons
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=st.text(max_size=300) | st.just(edit(c4="[N/A]", c7="[N/A]", c12="zz", c3="x")))
+@given(text=st.text(max_size=300) | st.just(edit(c4="[N/A]", c7="[N/A]", c15="zz", c3="x")))
 def test_odd_output_never_raises(text: str) -> None:
     """Whatever nvidia-smi prints, the checks come back."""
     assert diagnose(run=smi(text))
@@ -140,7 +155,7 @@ def test_hostile_bus_id(tmp_path: Path) -> None:
     """A bus id is never used as a path."""
     (tmp_path / "numa_node").write_text("7")
     checks = diagnose(
-        Machine(proc=tmp_path, sys=tmp_path), smi(edit(c15="0000:../../../numa_node"))
+        Machine(proc=tmp_path, sys=tmp_path), smi(edit(c14="0000:../../../numa_node"))
     )
     assert not [check for check in checks if check.name == "GPU 0 NUMA node"]
 

@@ -1,0 +1,26 @@
+"""Where calibration measures: batches, contexts and unit sizes, none of them in the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpu_exec.probes import StepProbe
+
+LINEAR_BATCHES = (4, 12, 24, 44, 60, 72, 88, 104, 120, 144, 176, 200)
+ATTENTION_BATCHES = (4, 12, 24, 56, 112, 176)
+DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144))
+SCAN_POINTS = ((12, 12_288), (24, 24_576), (56, 12_288), (88, 24_576), (144, 12_288))
+SELECTION_POINTS = ((12, 6_144), (12, 24_576), (112, 6_144), (112, 24_576))
+PAIR_BATCHES = (24, 56, 88, 120)
+TRANSFER_BATCH = 24
+UNIT_BLOCKS = (16, 32, 64)
+# Blocks per row, head and layer of the two points of each line: fast ways move more.
+TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (1.0, 3.0), "naive": (1.0, 3.0)}
+DRAFT_BATCHES = (24, 88)
+OVERLAP_SHARE = 0.7
+NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "copy_engine": (56, 120), "naive": (56, 120)}
+
+
+def calibrated_cases(readings: Iterable[object]) -> set[tuple[int, int]]:
+    """Return (batch, context) of every step probe, to keep validation apart from it."""
+    return {(p.batch, p.context_tokens) for p in readings if isinstance(p, StepProbe)}
