@@ -134,7 +134,7 @@ class DecodeStep:
         m.checked.zero_()
         m.wrong.zero_()
         for layer in range(self.config.shape.layers):
-            args = parts.arguments.gather(parts.moves, (layer, layer + 1), None)
+            args = parts.arguments.gather(parts.moves, (layer, layer + 1))
             counters = (library.pointer(m.checked), library.pointer(m.wrong))
             library.launch("oasis_check_stamps", args, *counters)
         return Verification(
@@ -205,7 +205,7 @@ class DecodeStep:
             self._warm_up(parts)
             marks = EventMarks(external=True) if stages else Marks()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(priority=-1)):
                 StepProgram(parts, parity, marks).enqueue()
             self._graphs[key] = (graph, marks)
         return self._graphs[key]

@@ -19,19 +19,26 @@ from gpu_exec.step import QWEN3_8B, DecodeStep, StageSwitches, StepConfig, synth
 
 CONTEXT = 16384
 rows: list[dict[str, Any]] = []
+WARP = {"transport": "warp_gather", "gather_threads": 512}
+TMA = {"transport": "tma_gather"}
+SHARED = {"gather_exclusive": False}
 ARRANGEMENTS: dict[str, dict[str, Any]] = {
-    "always, warp 4": {"gather_ctas": 4},
-    "always, warp 2": {"gather_ctas": 2},
-    "always, tma 4": {"transport": "tma_gather"},
-    "always, tma 2": {"transport": "tma_gather", "gather_ctas": 2},
-    "window, warp 4": {"arrangement": "window"},
-    "window, tma 4": {"arrangement": "window", "transport": "tma_gather"},
-    "persistent GEMM 128, warp 4": {"gemm": "persistent"},
-    "persistent GEMM 128, tma 4": {"gemm": "persistent", "transport": "tma_gather"},
-    "staged (host packs, one DMA per layer)": {"transport": "staged"},
+    "always, warp 4 x 256, shared SMs": {**SHARED, "gather_threads": 256},
+    "always, warp 4": WARP,
+    "always, tma 4": TMA,
+    "always, tma 2": {**TMA, "gather_ctas": 2},
+    "window, warp 4": {**WARP, "arrangement": "window"},
+    "window, warp 4 x 256": {**WARP, "arrangement": "window", "gather_threads": 256},
+    "window, tma 4": {**TMA, "arrangement": "window"},
+    "resident, warp 4": {**WARP, "arrangement": "resident"},
+    "resident, tma 4": {**TMA, "arrangement": "resident"},
+    "resident, tma 2": {**TMA, "arrangement": "resident", "gather_ctas": 2},
+    "always, tma 4, persistent GEMM": {**TMA, "gemm": "persistent"},
+    "resident, tma 4, persistent GEMM": {**TMA, "arrangement": "resident", "gemm": "persistent"},
+    "resident, warp 4, persistent GEMM": {**WARP, "arrangement": "resident", "gemm": "persistent"},
 }
 BASE = {"transport": "warp_gather", "gather_ctas": 4, "arrangement": "always", "gemm": "library",
-        "stages": StageSwitches()}
+        "gather_threads": 256, "gather_exclusive": True, "stages": StageSwitches()}
 
 
 def measure(
@@ -82,16 +89,18 @@ def main() -> None:
     measure(step, "no draft, no scan", 0.0, stages=StageSwitches(draft=False, scan=False, **off))
     measure(step, "no draft, no scan, no attention", 0.0,
             stages=StageSwitches(draft=False, scan=False, attention=False, mirror=False, **off))
+    measure(step, "no draft, persistent GEMM", 0.0, gemm="persistent",
+            stages=StageSwitches(draft=False, **off))
     measure(step, "serial", 0.0, stages=StageSwitches(serial=True, **off))
     measure(step, "scan on its own stream", 0.0, prediction="stream")
-    measure(step, "scan on its own stream, fused", 0.0, prediction="stream", selection="fused")
     measure(step, "fused selection", 0.0, prediction="inline", selection="fused")
     step.reconfigure(prediction="inline", selection="separate")
     for ratio, blocks in ((0.02, 2.0), (0.05, 6.0)):
         step.load(synthetic_moves(config, 4, blocks, CONTEXT))
         for name, changes in ARRANGEMENTS.items():
             measure(step, name, ratio, **changes)
-        measure(step, "always, warp 4, instrumented", ratio, timed=True)
+        measure(step, "window, warp 4, instrumented", ratio, timed=True,
+                **ARRANGEMENTS["window, warp 4"])
     write_rows(sys.argv[1], rows)
 
 

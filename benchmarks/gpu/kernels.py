@@ -95,25 +95,51 @@ def scan(config: Any, memory: Any, arguments: Any, tries: list) -> None:
                 "oasis_select", select, position, step, config.pairs, config.max_blocks, scratch
             )
 
-    report("selection", (graph_ms(separate) - 0.004) / LAYERS, batch=config.batch)
+    report("selection, 112 needed", (graph_ms(separate) - 0.004) / LAYERS, batch=config.batch)
+    drifting(config, memory, arguments, scratch)
+
+
+def drifting(config: Any, memory: Any, arguments: Any, scratch: int) -> None:
+    """Time selection on sets of which about an eighth changes from call to call."""
+    position, step = library.pointer(memory.position), library.pointer(memory.step)
+    base = torch.randn(config.pairs, config.max_blocks, device="cuda")
+    variants = [base + 0.12 * torch.randn_like(base) for _ in range(8)]
+    order = [torch.topk(v[:, : config.max_blocks - 3], 128).indices for v in variants]
+    changed = (~(order[0][:, :, None] == order[1][:, None, :]).any(-1)).float().sum(1).mean()
+    for layer in range(LAYERS):
+        memory.slot_block[layer].copy_(order[2 * layer])
+
+    def run() -> None:
+        memory.select_bounds[:, 1] = memory.select_bounds[:, 0]
+        for turn in range(2):
+            for layer in range(LAYERS):
+                select = arguments.select(layer, 0)
+                select.scores = variants[2 * layer + 1 - turn].data_ptr()
+                library.launch(
+                    "oasis_select", select, position, step, config.pairs, config.max_blocks, scratch
+                )
+
+    report("selection", (graph_ms(run) - 0.004) / LAYERS / 2, batch=config.batch,
+           changed=round(float(changed), 1), cap=config.cap_blocks)
 
 
 def gather(config: Any, memory: Any, arguments: Any) -> None:
     """Time the gathers by CTAs, threads and form, on random host units."""
     moves = DeviceMoves(config, synthetic_moves(config, 1, 12.0, 16384))
     gb = moves.units(0) * config.unit_bytes / 1e9
-    for bulk, ctas, threads in (
-        (0, 1, 256), (0, 2, 256), (0, 4, 256), (1, 2, 32), (1, 4, 32),
+    for ring, ctas, threads in (
+        (0, 1, 512), (0, 2, 512), (0, 4, 256), (0, 4, 512), (6, 4, 32), (12, 1, 32), (12, 2, 32),
+        (12, 4, 32),
     ):
-        args = arguments.gather(moves, (0, LAYERS), None)
+        args = arguments.gather(moves, (0, LAYERS))
 
-        def run(args: Any = args, form: tuple = (ctas, threads, bulk)) -> None:
+        def run(args: Any = args, form: tuple = (ctas, threads, ring, 180 << 10)) -> None:
             memory.cursor.zero_()
             library.launch("oasis_gather", args, *form)
 
         ms = graph_ms(run, repeats=3)
-        report("gather tma" if bulk else "gather warp", ms, gb, ctas=ctas, threads=threads,
-               unit=config.unit_bytes)
+        report("gather tma" if ring else "gather warp", ms, gb, ctas=ctas, threads=threads,
+               ring=ring, unit=config.unit_bytes)
 
 
 def small(config: Any, memory: Any, arguments: Any) -> None:

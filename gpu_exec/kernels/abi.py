@@ -52,7 +52,7 @@ class GatherArgs(c.Structure):
     """Arguments of the gathers, the scatter and the stamp check."""
 
     _fields_: ClassVar = [
-        *_fields(_P, "host pool bounds source target phase cursor stop moved"),
+        *_fields(_P, "host pool bounds source target phase cursor stop ready moved"),
         *_fields(_L, "layer_bytes"),
         *_fields(_I, "unit_bytes layers layer_begin layer_end stop_at"),
     ]
@@ -73,7 +73,7 @@ class BeginArgs(c.Structure):
     """Arguments of the kernel that opens a step."""
 
     _fields_: ClassVar = [
-        *_fields(_P, "step phase position positions cursor stop select_bounds"),
+        *_fields(_P, "step phase position positions cursor stop ready select_bounds"),
         *_fields(_I, "steps batch layers"),
     ]
 
@@ -92,5 +92,5 @@ class AppendArgs(c.Structure):
 def select_scratch_bytes(max_blocks: int, pool: int, chosen: int) -> int:
     """Return the shared memory that selection needs (twin of carve_scratch)."""
     words = (max_blocks + 63) // 32
-    total = 1024 + max_blocks + 3 * words + (pool + 31) // 32 + 4 * pool + 2 * chosen + 8
+    total = 1024 + max_blocks + 3 * words + (pool + 31) // 32 + 6 * pool + 3 * chosen + 8
     return 4 * total

@@ -63,6 +63,7 @@ class StepArguments:
             positions=_address(positions),
             cursor=_address(m.cursor),
             stop=_address(m.stop),
+            ready=_address(m.ready),
             select_bounds=None if c.dense else _address(m.select_bounds),
             steps=positions.shape[0],
             batch=c.batch,
@@ -196,8 +197,18 @@ class StepArguments:
             aliased=int(c.host_aliased),
         )
 
-    def gather(self, moves: Any, layers: tuple[int, int], stop_at: int | None) -> GatherArgs:
-        """Arguments of a gather of the lists of ``layers`` [first, last)."""
+    def gather(
+        self,
+        moves: Any,
+        layers: tuple[int, int],
+        stop_at: int | None = None,
+        waiting: bool = False,
+    ) -> GatherArgs:
+        """Arguments of a gather of the lists of ``layers`` [first, last).
+
+        With ``stop_at`` it leaves as soon as the stop flag reaches that value; ``waiting`` holds
+        each layer back until the ready flag has passed it.
+        """
         m, c = self.memory, self.config
         schedule = c.moves_from == "schedule"
         return GatherArgs(
@@ -209,6 +220,7 @@ class StepArguments:
             phase=_address(m.phase) if schedule else None,
             cursor=_address(m.cursor),
             stop=None if stop_at is None else _address(m.stop),
+            ready=_address(m.ready) if waiting else None,
             moved=_address(m.moved),
             layer_bytes=m.pool.stride(0) * 2,
             unit_bytes=c.unit_bytes,

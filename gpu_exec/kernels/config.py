@@ -23,7 +23,8 @@ LOCAL_SLOTS = 2
 TRANSPORTS = ("warp_gather", "tma_gather", "copy_engine", "staged", "naive")
 GRAPH_TRANSPORTS = TRANSPORTS[:2]
 """The two gathers run inside the graph; the other transports need the host for every layer."""
-ARRANGEMENTS = ("always", "window")
+ARRANGEMENTS = ("always", "window", "resident")
+"""One gather per layer; gathers only beside scan and attention; one gather for the whole step."""
 PREDICTIONS = ("inline", "stream")
 """Scan before attention on the foreground, or beside it on a stream of its own."""
 SELECTIONS = ("fused", "separate")
@@ -110,6 +111,9 @@ class StepConfig:
     key_format: str = "bf16"
     transport: str = "warp_gather"
     gather_ctas: int = 4
+    gather_threads: int = 256
+    gather_ring: int = 12
+    gather_exclusive: bool = True
     arrangement: str = "always"
     gemm: str = "library"
     prediction: str = "inline"
@@ -134,8 +138,10 @@ class StepConfig:
             raise UsageError("the selection kernel holds at most 1024 pool blocks per head")
         if self.transport not in GRAPH_TRANSPORTS and self.moves_from != "schedule":
             raise UsageError(f"transport {self.transport} needs a schedule: the host names units")
-        if self.transport not in GRAPH_TRANSPORTS and self.arrangement == "window":
-            raise UsageError("only the gathers can be confined to a window")
+        if self.transport not in GRAPH_TRANSPORTS and self.arrangement != "always":
+            raise UsageError("only the gathers can be confined to a window or stay resident")
+        if not 3 <= self.gather_ring <= 24 or self.gather_threads not in (128, 256, 512):
+            raise UsageError("a gather needs 3 to 24 ring stages and 128, 256 or 512 threads")
         for value, known, name in (
             (self.transport, TRANSPORTS, "transport"),
             (self.arrangement, ARRANGEMENTS, "arrangement"),

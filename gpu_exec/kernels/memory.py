@@ -76,7 +76,7 @@ class StepMemory:
         new, i32, i64 = self._new, torch.int32, torch.int64
         self.pool = self._random(layers, pairs * config.slots_per_pair, unit)
         self.position = new(config.batch, dtype=i32)
-        self.step, self.phase, self.stop = (new(1, dtype=i32) for _ in range(3))
+        self.step, self.phase, self.stop, self.ready = (new(1, dtype=i32) for _ in range(4))
         self.cursor = new(layers, dtype=i32)
         self.moved, self.mirrored, self.checked, self.wrong = (new(1, dtype=i64) for _ in range(4))
         self.tickets = new(pairs, dtype=i32)

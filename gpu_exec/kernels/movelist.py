@@ -94,7 +94,7 @@ class DeviceMoves:
         )
         device[: count * size].copy_(host[: count * size], non_blocking=True)
         done.record()
-        args = arguments.gather(self, (layer, layer + 1), None)
+        args = arguments.gather(self, (layer, layer + 1))
         library.launch("oasis_scatter", args, library.pointer(device), 32)
 
 

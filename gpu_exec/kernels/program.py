@@ -14,15 +14,15 @@ from typing import Any
 
 from gpu_exec.kernels.abi import select_scratch_bytes
 from gpu_exec.kernels.arguments import StepArguments
-from gpu_exec.kernels.config import StepConfig
+from gpu_exec.kernels.config import GRAPH_TRANSPORTS, StepConfig
 from gpu_exec.kernels.library import launch, pointer, wide
 from gpu_exec.kernels.linear import DraftWeights, Gemm, LayerWeights
 from gpu_exec.kernels.marks import Marks
 from gpu_exec.kernels.memory import DraftMemory, StepMemory
 from gpu_exec.kernels.movelist import DeviceMoves
 
-GATHER_THREADS = 256
 MIRROR_CTAS = 4
+EXCLUSIVE_BYTES = 180 * 1024
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,16 +51,18 @@ class StepProgram:
         self.transfers = self.stages.transfer and not self.config.dense
         self.scans = self.stages.scan and not self.config.dense
         self.mirrors = self.stages.mirror and not self.config.dense
-        self.window = self.config.arrangement == "window" and not self.stages.serial
+        arrangement = "always" if self.stages.serial else self.config.arrangement
+        self.window = arrangement == "window" and self.transfers
+        self.resident = arrangement == "resident" and self.transfers
         self.main = torch.cuda.current_stream()
         high = self.main if self.stages.serial else None
-        self.transfer = high or torch.cuda.Stream(priority=-1)
-        self.mirror = high or torch.cuda.Stream(priority=-1)
-        self.flag = high or torch.cuda.Stream(priority=-1)
+        self.transfer = high or torch.cuda.Stream(priority=-3)
+        self.mirror = high or torch.cuda.Stream(priority=-2)
+        self.flag = high or torch.cuda.Stream(priority=-3)
         beside = self.config.prediction == "stream" and high is None
-        self.prediction = torch.cuda.Stream() if beside else self.main
+        self.prediction = torch.cuda.Stream(priority=-1) if beside else self.main
         apart = self.config.selection == "separate" and high is None
-        self.selection = torch.cuda.Stream(priority=-1) if apart else self.prediction
+        self.selection = torch.cuda.Stream(priority=0) if apart else self.prediction
         self._forked: set[Any] = set()
         self.scratch = select_scratch_bytes(
             self.config.max_blocks, self.config.pool_blocks, self.config.chosen_blocks
@@ -70,13 +72,17 @@ class StepProgram:
         """Enqueue the whole step and join every stream."""
         m = self.memory
         launch("oasis_begin_step", self.parts.arguments.begin(self.parts.moves.positions))
+        layers = self.config.shape.layers
+        if self.resident:
+            self._fork(self.transfer)
+            self._gather(0, (0, layers), waiting=True)
         if self.stages.linear:
             m.x.copy_(m.x0)
-        for layer in range(self.config.shape.layers):
+        for layer in range(layers):
             self._layer(layer)
-        if self.window and self.transfers:
+        if self.window:
             self._fork_transfer()
-            self._gather(self.config.shape.layers, (0, self.config.shape.layers), None)
+            self._gather(layers, (0, layers))
         self._finish()
         sides = (self.transfer, self.mirror, self.flag, self.prediction, self.selection)
         for stream in sides:
@@ -90,9 +96,6 @@ class StepProgram:
         if self.mirrors:
             self._fork(self.mirror)
             self._mirror(layer)
-        if self.window and self.transfers and layer > 0:
-            self._fork_transfer()
-            self._gather(layer, (0, layer), layer)
         if self.scans:
             self._scan(layer)
         if self.stages.attention:
@@ -100,20 +103,34 @@ class StepProgram:
             with self.marks.span("attention", layer):
                 args = arguments.attention(layer, self.parity)
                 launch("oasis_attention", args, self.config.pairs)
-        if self.window and self.transfers:
-            self._fork(self.flag)
-            self._on(self.flag, "oasis_set_flag", pointer(self.memory.stop), layer)
-        elif self.transfers:
-            self._fork_transfer()
-            self._gather(layer, (layer, layer + 1), None)
+        self._release(layer)
         with self.marks.span("output_ffn", layer):
             self._ffn(layer)
+
+    def _release(self, layer: int) -> None:
+        """Let the transfer of a layer run, now that its attention has read the slots."""
+        if not self.transfers:
+            return
+        if self.window:
+            self._fork(self.flag)
+            self._on(self.flag, "oasis_set_flag", pointer(self.memory.stop), layer)
+        elif self.resident:
+            for stream in (self.main, self.selection, self.mirror):
+                self._order(stream, self.flag)
+            self._on(self.flag, "oasis_set_flag", pointer(self.memory.ready), layer + 1)
+        else:
+            self._fork_transfer()
+            self._gather(layer, (layer, layer + 1))
 
     def _qkv(self, layer: int) -> None:
         m, w = self.memory, self.parts.weights
         if w is not None:
             self._norm(m.x, w.norm[2 * layer], m.normed)
             self.parts.gemm(m.normed, w.qkv[layer], m.qkv, None)
+        if self.window and layer > 0:  # before the append: the SMs are free for its CTAs now
+            self._fork_transfer()
+            self._gather(layer, (0, layer), stop_at=layer)
+        if w is not None:
             launch("oasis_append", self.parts.arguments.append(layer, w.head_norm))
 
     def _ffn(self, layer: int) -> None:
@@ -179,19 +196,26 @@ class StepProgram:
             with self.marks.span("mirror", layer):
                 launch("oasis_mirror", self.parts.arguments.mirror(layer), MIRROR_CTAS)
 
-    def _gather(self, layer: int, layers: tuple[int, int], stop_at: int | None) -> None:
+    def _gather(
+        self,
+        layer: int,
+        layers: tuple[int, int],
+        stop_at: int | None = None,
+        waiting: bool = False,
+    ) -> None:
         import torch
 
-        c = self.config
+        c, arguments = self.config, self.parts.arguments
         with torch.cuda.stream(self.transfer):
             self._delay("transfer")
             with self.marks.span("transfer", layer):
-                if c.transport in ("warp_gather", "tma_gather"):
-                    args = self.parts.arguments.gather(self.parts.moves, layers, stop_at)
-                    bulk = int(c.transport == "tma_gather")
-                    launch("oasis_gather", args, c.gather_ctas, GATHER_THREADS, bulk)
-                else:
-                    self.parts.moves.copy_from_host(self.parts.arguments, layer)
+                if c.transport not in GRAPH_TRANSPORTS:
+                    self.parts.moves.copy_from_host(arguments, layer)
+                    return
+                args = arguments.gather(self.parts.moves, layers, stop_at, waiting)
+                ring = c.gather_ring if c.transport == "tma_gather" else 0
+                reserve = EXCLUSIVE_BYTES if c.gather_exclusive else 0
+                launch("oasis_gather", args, c.gather_ctas, c.gather_threads, ring, reserve)
 
     def _norm(self, x: Any, weight: Any, out: Any) -> None:
         rows, width = x.shape

@@ -95,6 +95,8 @@ def decide_for_real(delays: dict[str, int] | None = None, **changes: Any) -> dic
         {"selection": "fused", "prediction": "stream", "transport": "tma_gather"},
         {"arrangement": "window", "delays": {"transfer": DELAY_NS}},
         {"arrangement": "window", "transport": "tma_gather"},
+        {"arrangement": "resident", "delays": {"attention": DELAY_NS}},
+        {"arrangement": "resident", "transport": "tma_gather", "delays": {"selection": DELAY_NS}},
     ],
 )
 def test_delays_change_nothing(variant: dict[str, Any]) -> None:
@@ -109,10 +111,7 @@ def test_delays_change_nothing(variant: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("block_tokens", [16, 32])
 def test_residents_hold_their_own_blocks(block_tokens: int) -> None:
-    """After 40 steps every slot holds, byte for byte, the host unit that its table names.
-
-    Blocks completed on the way were mirrored to the host and fetched back from there.
-    """
+    """After 40 steps every slot holds, byte for byte, the host unit that its table names."""
     found = decide_for_real(block_tokens=block_tokens, context_capacity=1400)
     config = found["config"]
     units = found["host"].view(-1, config.unit_bytes // 2)
@@ -124,7 +123,7 @@ def test_residents_hold_their_own_blocks(block_tokens: int) -> None:
                 newest = max(newest, block)
                 at = pair * config.slots_per_pair + slot
                 assert found["pool"][layer, at].equal(units[host_unit(config, layer, pair, block)])
-    assert newest >= 600 // block_tokens
+    assert newest >= config.pool_blocks  # something was admitted
 
 
 @pytest.mark.parametrize("transport", ["warp_gather", "tma_gather", "copy_engine", "naive", "staged"])

@@ -69,13 +69,18 @@ int oasis_select(const SelectArgs* sel, const int* position, const int* step, in
   return launched();
 }
 
-int oasis_gather(const GatherArgs* a, int ctas, int threads, int bulk, cudaStream_t stream) {
+// `bulk` > 0 is the ring depth of the TMA form. `shared_bytes` of unused shared memory keep other
+// CTAs off the SM: the gather then has its load queue for itself.
+int oasis_gather(const GatherArgs* a, int ctas, int threads, int bulk, int shared_bytes,
+                 cudaStream_t stream) {
   if (bulk) {
-    int bytes = kRingStages * kPieceBytes;
+    if (bulk < 3 || bulk > kMaxRing) return cudaErrorInvalidValue;
+    int bytes = bulk * kPieceBytes > shared_bytes ? bulk * kPieceBytes : shared_bytes;
     if (int e = allow_shared(gather_bulk, bytes)) return e;
-    gather_bulk<<<ctas, 32, bytes, stream>>>(*a);
+    gather_bulk<<<ctas, 32, bytes, stream>>>(*a, bulk);
   } else {
-    gather_warps<<<ctas, threads, 0, stream>>>(*a);
+    if (int e = allow_shared(gather_warps, shared_bytes)) return e;
+    gather_warps<<<ctas, threads, shared_bytes, stream>>>(*a);
   }
   return launched();
 }

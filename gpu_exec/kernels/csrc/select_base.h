@@ -45,7 +45,8 @@ struct SelectScratch {
   uint32_t* attend;    // [(pool + 31) / 32] bitmap of attended slots
   int* slot_block;     // [pool]
   int* stamp;          // [pool]
-  int* need;           // [chosen] needed blocks, unordered
+  uint64_t* need;      // [chosen] sort keys of needed blocks, unordered, best smallest
+  uint64_t* evict_key; // [pool] sort keys of the slots outside the target
   int* admit;          // [chosen] admitted blocks in target order
   int* evictable;      // [pool] slots outside the target
   int* place;          // [pool] slot of the j-th admitted block
@@ -125,6 +126,20 @@ OASIS_DEVICE void set_bit(uint32_t* map, int i) {
 #else
   map[i >> 5] |= 1u << (i & 31);
 #endif
+}
+
+// Ascending by `major`, then by block.
+OASIS_DEVICE uint64_t sort_key(uint32_t major, int block) {
+  return static_cast<uint64_t>(major) << 32 | static_cast<uint32_t>(block);
+}
+
+OASIS_DEVICE int count_less(const uint64_t* keys, int n, uint64_t key) {
+  int count = 0;
+#ifdef __CUDACC__
+#pragma unroll 8
+#endif
+  for (int i = 0; i < n; ++i) count += keys[i] < key;
+  return count;
 }
 
 struct Bin {

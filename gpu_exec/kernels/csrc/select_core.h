@@ -102,7 +102,7 @@ OASIS_DEVICE void mark_target(const SelectArgs& a, const SelectScratch& s, int n
     bool in = k > t.prefix;
     if (k == t.prefix && want > 0) in = t.all || bits_below(s.equal, i) < t.need;
     if (in && !test_bit(s.resident, i))
-      s.need[OASIS_ADD(&s.scalar[kNeeded], 1)] = a.first_block + i;
+      s.need[OASIS_ADD(&s.scalar[kNeeded], 1)] = sort_key(~s.key[i], a.first_block + i);
     return in;
   });
   OASIS_SYNC();
@@ -118,13 +118,9 @@ OASIS_DEVICE void rank_needed(const SelectArgs& a, const SelectScratch& s, int a
   int needed = s.scalar[kNeeded];
   if (admitted == 0) return;
   OASIS_FOR(j, needed) {
-    int block = s.need[j], rank = 0;
-    uint32_t key = s.key[block - a.first_block];
-    for (int i = 0; i < needed; ++i) {
-      uint32_t other = s.key[s.need[i] - a.first_block];
-      rank += other > key || (other == key && s.need[i] < block);
-    }
-    if (rank < admitted) s.admit[rank] = block;
+    uint64_t mine = s.need[j];
+    int rank = count_less(s.need, needed, mine);
+    if (rank < admitted) s.admit[rank] = static_cast<int>(mine & 0xffffffffu);
   }
   if (s.scalar[kFree] == 0) return;
   OASIS_FOR(i, a.pool) {
@@ -140,14 +136,8 @@ OASIS_DEVICE void rank_needed(const SelectArgs& a, const SelectScratch& s, int a
 OASIS_DEVICE void rank_evictable(const SelectScratch& s, int victims, int dropped, int free_used) {
   int evictable = s.scalar[kEvictable];
   OASIS_FOR(j, evictable) {
-    int slot = s.evictable[j], rank = 0;
-    if (victims + dropped > 0) {
-      int stamp = s.stamp[slot], block = s.slot_block[slot];
-      for (int i = 0; i < evictable; ++i) {
-        int other = s.evictable[i], st = s.stamp[other];
-        rank += st < stamp || (st == stamp && s.slot_block[other] < block);
-      }
-    }
+    int slot = s.evictable[j];
+    int rank = victims + dropped > 0 ? count_less(s.evict_key, evictable, s.evict_key[j]) : 0;
     if (rank < victims) s.place[free_used + rank] = slot;
     else if (rank >= victims + dropped) set_bit(s.attend, slot);
   }
@@ -203,7 +193,11 @@ OASIS_DEVICE void select_pair(const SelectArgs& a, const SelectScratch& s, int p
   fill_bits(s.attend, a.pool, [&](int i) {
     int block = s.slot_block[i];
     bool in = in_target(a, s, block, n);
-    if (block >= 0 && !in) s.evictable[OASIS_ADD(&s.scalar[kEvictable], 1)] = i;
+    if (block >= 0 && !in) {
+      int at = OASIS_ADD(&s.scalar[kEvictable], 1);
+      s.evictable[at] = i;
+      s.evict_key[at] = sort_key(static_cast<uint32_t>(s.stamp[i]), block);
+    }
     return in;
   });
   OASIS_SYNC();
@@ -222,6 +216,8 @@ OASIS_DEVICE long long carve_scratch(SelectScratch* s, char* base, int blocks, i
   uint32_t* p = reinterpret_cast<uint32_t*>(base);
   uint32_t* start = p;
   s->hist = reinterpret_cast<int*>(p), p += kPasses * kBins;
+  s->need = reinterpret_cast<uint64_t*>(p), p += 2 * chosen;
+  s->evict_key = reinterpret_cast<uint64_t*>(p), p += 2 * pool;
   s->key = p, p += blocks;
   s->target = p, p += words;
   s->resident = p, p += words;
@@ -229,7 +225,6 @@ OASIS_DEVICE long long carve_scratch(SelectScratch* s, char* base, int blocks, i
   s->attend = p, p += pool_words;
   s->slot_block = reinterpret_cast<int*>(p), p += pool;
   s->stamp = reinterpret_cast<int*>(p), p += pool;
-  s->need = reinterpret_cast<int*>(p), p += chosen;
   s->admit = reinterpret_cast<int*>(p), p += chosen;
   s->evictable = reinterpret_cast<int*>(p), p += pool;
   s->place = reinterpret_cast<int*>(p), p += pool;

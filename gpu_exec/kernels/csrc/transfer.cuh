@@ -7,7 +7,7 @@ namespace oasis {
 
 constexpr int kPieceBytes = 8192;
 constexpr int kGatherThreads = 512;  // upper bound of a warp-gather CTA
-constexpr int kRingStages = 6;       // TMA gather: pieces in flight per CTA
+constexpr int kMaxRing = 24;         // TMA gather: most pieces in flight per CTA
 
 struct GatherArgs {
   const char* host;            // device alias of the pinned pool
@@ -18,13 +18,40 @@ struct GatherArgs {
   const int* phase;            // device: which step of the list is executed (null: 0)
   int* cursor;                 // [layers], zero at the start of a step
   const int* stop;             // leave when *stop >= stop_at (null: run to the end)
+  const int* ready;            // wait for *ready > layer before a layer (null: all are ready)
   unsigned long long* moved;   // pieces moved, all steps
   long long layer_bytes;       // bytes between the pools of two layers
   int unit_bytes, layers, layer_begin, layer_end, stop_at;
 };
 
+__device__ __forceinline__ int load_flag(const int* p) {
+  int v;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ bool stopped(const GatherArgs& a) {
-  return a.stop && *reinterpret_cast<const volatile int*>(a.stop) >= a.stop_at;
+  return a.stop && load_flag(a.stop) >= a.stop_at;
+}
+
+__device__ __forceinline__ long long now_ns() {
+  long long t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+// Hold until the list of `layer` may be executed; one lane polls for its warp. A flag that never
+// comes ends the kernel with an error instead of hanging.
+__device__ __forceinline__ void wait_ready(const GatherArgs& a, int layer) {
+  if (!a.ready) return;
+  if ((threadIdx.x & 31) == 0) {
+    long long start = now_ns();
+    while (load_flag(a.ready) <= layer) {
+      __nanosleep(400);
+      if (now_ns() - start > 4000000000ll) __trap();
+    }
+  }
+  __syncwarp();
 }
 
 __device__ __forceinline__ uint4 load_host(const uint4* p) {
@@ -41,92 +68,141 @@ struct Piece {
   char* to;
 };
 
+// Lists may have been written since this kernel started: read them past the L1 cache.
 __device__ __forceinline__ Piece locate(const GatherArgs& a, int layer, long long begin,
                                         long long item) {
   int pieces = a.unit_bytes / kPieceBytes;
   long long move = begin + item / pieces;
   long long inside = (item % pieces) * kPieceBytes;
-  return {a.host + a.source[move] * a.unit_bytes + inside,
+  return {a.host + __ldcg(a.source + move) * a.unit_bytes + inside,
           a.pool + layer * a.layer_bytes +
-              static_cast<long long>(a.target[move]) * a.unit_bytes + inside};
+              static_cast<long long>(__ldcg(a.target + move)) * a.unit_bytes + inside};
 }
 
 __device__ __forceinline__ void list_range(const GatherArgs& a, int layer, long long& begin,
                                            long long& items) {
   long long row = static_cast<long long>(a.phase ? *a.phase : 0) * a.layers + layer;
-  begin = a.bounds[2 * row];
-  items = (a.bounds[2 * row + 1] - begin) * (a.unit_bytes / kPieceBytes);
+  begin = __ldcg(a.bounds + 2 * row);
+  items = (__ldcg(a.bounds + 2 * row + 1) - begin) * (a.unit_bytes / kPieceBytes);
 }
 
-// One warp per 8 KB piece, pieces claimed from the layer's cursor.
+constexpr int kNothing = 0x7fffffff;  // what a claim returns once the gather is stopped
+
+// First layer from `layer` on with unclaimed pieces; the lanes look at 32 layers at once.
+__device__ __forceinline__ int open_layer(const GatherArgs& a, int layer) {
+  if (a.ready) return layer;
+  for (; layer < a.layer_end; layer += 32) {
+    int mine = layer + (threadIdx.x & 31);
+    long long begin, items = 0;
+    if (mine < a.layer_end) list_range(a, mine, begin, items);
+    bool open = mine < a.layer_end && load_flag(&a.cursor[mine]) < items;
+    unsigned found = __ballot_sync(kFull, open);
+    if (found) return layer + __ffs(found) - 1;
+  }
+  return a.layer_end;
+}
+
+// One warp per 8 KB piece, pieces claimed from the layer's cursor. The next claim and its
+// addresses are fetched while the current piece is on its way.
 __global__ void __launch_bounds__(kGatherThreads) gather_warps(const GatherArgs a) {
   const int lane = threadIdx.x & 31;
   unsigned long long moved = 0;
-  for (int layer = a.layer_begin; layer < a.layer_end; ++layer) {
+  bool halted = false;
+  for (int layer = open_layer(a, a.layer_begin); layer < a.layer_end && !halted;
+       layer = open_layer(a, layer + 1)) {
+    wait_ready(a, layer);
     long long begin, items;
     list_range(a, layer, begin, items);
-    if (*reinterpret_cast<volatile int*>(&a.cursor[layer]) >= items) continue;
-    while (!__any_sync(kFull, stopped(a))) {
-      int item = 0;
-      if (lane == 0) item = atomicAdd(&a.cursor[layer], 1);
-      item = __shfl_sync(kFull, item, 0);
-      if (item >= items) break;
-      Piece p = locate(a, layer, begin, item);
+    auto claim = [&] {
+      int item = kNothing;
+      if (lane == 0 && !stopped(a)) item = atomicAdd(&a.cursor[layer], 1);
+      return item;
+    };
+    int item = __shfl_sync(kFull, claim(), 0);
+    halted = item == kNothing;
+    if (item >= items) continue;
+    Piece p = locate(a, layer, begin, item);
+    while (true) {
+      int next = claim();
       const uint4* from = reinterpret_cast<const uint4*>(p.from) + lane;
       uint4* to = reinterpret_cast<uint4*>(p.to) + lane;
       uint4 v[16];
 #pragma unroll
       for (int i = 0; i < 16; ++i) v[i] = load_host(from + i * 32);
+      next = __shfl_sync(kFull, next, 0);
+      if (next < items) p = locate(a, layer, begin, next);
 #pragma unroll
       for (int i = 0; i < 16; ++i) __stcs(to + i * 32, v[i]);
       ++moved;
+      halted = next == kNothing;
+      if (next >= items) break;
     }
   }
   if (lane == 0 && moved) atomicAdd(a.moved, moved);
 }
 
-// One thread per CTA keeps a ring of bulk copies going: host -> shared -> HBM.
-__global__ void __launch_bounds__(32) gather_bulk(const GatherArgs a) {
+// One warp per CTA keeps a ring of bulk copies going: host -> shared -> HBM. All lanes fetch the
+// addresses of the claimed pieces at once; lane 0 issues the copies.
+__global__ void __launch_bounds__(32) gather_bulk(const GatherArgs a, int stages) {
   extern __shared__ __align__(128) char smem[];
-  __shared__ __align__(8) uint64_t bars[kRingStages];
-  __shared__ char* destination[kRingStages];
-  if (threadIdx.x != 0) return;
-  for (int i = 0; i < kRingStages; ++i) barrier_init(shared_address(&bars[i]), 1);
+  __shared__ __align__(8) uint64_t bars[kMaxRing];
+  __shared__ char* destination[kMaxRing];
+  constexpr int kClaim = 8;
+  const int lane = threadIdx.x;
+  if (lane < stages) barrier_init(shared_address(&bars[lane]), 1);
   barrier_init_done();
+  __syncwarp();
   const uint32_t ring = shared_address(smem);
-  unsigned long long loads = 0, stores = 0;
+  int loads = 0, stores = 0, load_stage = 0, store_stage = 0, store_parity = 0;
   auto store_oldest = [&] {
-    int stage = stores % kRingStages;
-    barrier_wait(shared_address(&bars[stage]), (stores / kRingStages) & 1);
-    bulk_store(destination[stage], ring + stage * kPieceBytes, kPieceBytes);
+    barrier_wait(shared_address(&bars[store_stage]), store_parity);
+    bulk_store(destination[store_stage], ring + store_stage * kPieceBytes, kPieceBytes);
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
     ++stores;
+    if (++store_stage == stages) store_stage = 0, store_parity ^= 1;
   };
-  constexpr int kClaim = 4;
-  for (int layer = a.layer_begin; layer < a.layer_end; ++layer) {
+  bool halted = false;
+  for (int layer = open_layer(a, a.layer_begin); layer < a.layer_end && !halted;
+       layer = open_layer(a, layer + 1)) {
+    wait_ready(a, layer);
     long long begin, items;
     list_range(a, layer, begin, items);
-    if (*reinterpret_cast<volatile int*>(&a.cursor[layer]) >= items) continue;
-    while (!stopped(a)) {
-      int first = atomicAdd(&a.cursor[layer], kClaim);
-      if (first >= items) break;
-      int last = min(static_cast<long long>(first + kClaim), items);
-      for (int item = first; item < last; ++item) {
-        Piece p = locate(a, layer, begin, item);
-        if (loads - stores == kRingStages - 1) store_oldest();
-        // The stage to fill was stored kRingStages - (loads - stores) groups ago.
-        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-        int stage = loads % kRingStages;
-        destination[stage] = p.to;
-        barrier_expect(shared_address(&bars[stage]), kPieceBytes);
-        bulk_load(ring + stage * kPieceBytes, p.from, kPieceBytes, shared_address(&bars[stage]));
-        ++loads;
+    auto claim = [&] {
+      int first = kNothing;
+      if (lane == 0 && !stopped(a)) first = atomicAdd(&a.cursor[layer], kClaim);
+      return first;
+    };
+    int first = __shfl_sync(kFull, claim(), 0);
+    while (first < items) {
+      int count = min(static_cast<long long>(kClaim), items - first);
+      Piece p{};
+      if (lane < count) p = locate(a, layer, begin, first + lane);
+      int next = claim();
+      for (int i = 0; i < count; ++i) {
+        const char* from = reinterpret_cast<const char*>(
+            __shfl_sync(kFull, reinterpret_cast<unsigned long long>(p.from), i));
+        char* to = reinterpret_cast<char*>(
+            __shfl_sync(kFull, reinterpret_cast<unsigned long long>(p.to), i));
+        if (lane == 0) {
+          if (loads - stores == stages - 1) store_oldest();
+          // The stage to fill was stored at least two groups ago: its data has been read.
+          asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+          uint32_t bar = shared_address(&bars[load_stage]);
+          destination[load_stage] = to;
+          barrier_expect(bar, kPieceBytes);
+          bulk_load(ring + load_stage * kPieceBytes, from, kPieceBytes, bar);
+          ++loads;
+          if (++load_stage == stages) load_stage = 0;
+        }
       }
+      first = __shfl_sync(kFull, next, 0);
     }
+    halted = first == kNothing;
   }
+  if (lane != 0) return;
   while (stores < loads) store_oldest();
   asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-  if (loads) atomicAdd(a.moved, loads);
+  if (loads) atomicAdd(a.moved, static_cast<unsigned long long>(loads));
 }
 
 // Staged transport: units that the host packed in list order, now in a device buffer.
@@ -262,6 +338,7 @@ struct BeginArgs {
   const int* positions;      // [steps][batch]
   int* cursor;               // [layers]
   int* stop;
+  int* ready;
   long long* select_bounds;  // [layers][2], ends reset to the begins
   int steps, batch, layers;
 };
@@ -275,6 +352,7 @@ __global__ void begin_step(const BeginArgs a) {
     phase = step % a.steps;
     *a.phase = phase;
     *a.stop = -1;
+    *a.ready = 0;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < a.batch; i += blockDim.x)
@@ -285,16 +363,15 @@ __global__ void begin_step(const BeginArgs a) {
   }
 }
 
-__global__ void set_flag(int* flag, int value) { *reinterpret_cast<volatile int*>(flag) = value; }
+__global__ void set_flag(int* flag, int value) {
+  __threadfence();
+  *reinterpret_cast<volatile int*>(flag) = value;
+}
 
 // Hold a stream back for a while (fault injection in tests).
 __global__ void delay(long long nanoseconds) {
-  long long start, now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-    __nanosleep(200);
-  } while (now - start < nanoseconds);
+  long long start = now_ns();
+  while (now_ns() - start < nanoseconds) __nanosleep(200);
 }
 
 }  // namespace oasis
