@@ -6,11 +6,58 @@ from pathlib import Path
 
 import pytest
 
-WORDS = (
-    "the old keeper climbed stair after stair and lit lamp by lamp until all ships on dark "
-    "water could see where rocks end harbour begins he wrote hour wind name of each passing "
-    "ship in his book then slept while light turned above him as it had for sixty years"
-).split()
+WORDS = [
+    "the",
+    "old",
+    "keeper",
+    "climbed",
+    "stair",
+    "after",
+    "stair",
+    "and",
+    "lit",
+    "lamp",
+    "by",
+    "lamp",
+    "until",
+    "all",
+    "ships",
+    "on",
+    "dark",
+    "water",
+    "could",
+    "see",
+    "where",
+    "rocks",
+    "end",
+    "harbour",
+    "begins",
+    "he",
+    "wrote",
+    "hour",
+    "wind",
+    "name",
+    "of",
+    "each",
+    "passing",
+    "ship",
+    "in",
+    "his",
+    "book",
+    "then",
+    "slept",
+    "while",
+    "light",
+    "turned",
+    "above",
+    "him",
+    "as",
+    "it",
+    "had",
+    "for",
+    "sixty",
+    "years",
+]
 
 
 def tiny_text(words: int) -> str:

@@ -62,9 +62,7 @@ class EagerModel:
         angle = np.arange(len(split))[:, None] * self.theta ** (-np.arange(half) / half)
         cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
         first, second = split[..., :half], split[..., half:]
-        return np.concatenate(
-            [first * cos - second * sin, second * cos + first * sin], axis=-1
-        )
+        return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
     def bounds(self, layer: int, position: int, block_tokens: int) -> np.ndarray:
         """Return the bound of each complete block by the query at a position, [H, N]."""

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="recording needs the extra 'record'")
 
-from oasis_sim.record.drafters import ngram_draft, ngram_drafts  # noqa: E402
+from oasis_sim.record.drafters import ngram_draft, ngram_drafts
 
 
 @pytest.mark.parametrize(

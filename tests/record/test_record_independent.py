@@ -68,9 +68,7 @@ def sparse_mask(
     newest = position // BLOCK - settings.recent_blocks + 1
     mask = torch.full((len(orders), size), -torch.inf)
     for head, order in enumerate(orders):
-        candidates = [
-            int(b) for b in order if b != 65535 and settings.sink_blocks <= b < newest
-        ]
+        candidates = [int(b) for b in order if b != 65535 and settings.sink_blocks <= b < newest]
         attended = {*candidates[: settings.chosen_blocks], *range(settings.sink_blocks)}
         attended |= set(range(newest, size // BLOCK + 1))
         for token in range(size):

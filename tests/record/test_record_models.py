@@ -1,0 +1,271 @@
+"""Loading models: folders and GGUF files that work, and all that must be refused cleanly."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from oasis_sim.errors import InputError, UsageError
+from oasis_sim.record import Prompt, RecordOptions, load_recorded_model, record
+from oasis_sim.record.backend import check_attention, require_backend
+
+torch = pytest.importorskip("torch", reason="recording needs the extra 'record'")
+
+LOOSE = {"block_tokens": 8, "draft_budget_tokens": 24, "max_perplexity": 1e9, "steps": 6}
+
+
+def write_gguf(folder: Path, path: Path) -> None:
+    """Write the tiny Qwen2 model of a folder as a GGUF file with float32 weights."""
+    gguf = pytest.importorskip("gguf", reason="GGUF needs the extra 'record'")
+    pytest.importorskip("accelerate", reason="GGUF needs the extra 'record'")
+    from safetensors.numpy import load_file
+
+    config = json.loads((folder / "config.json").read_text())
+    writer = gguf.GGUFWriter(path, "qwen2")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_tokenizer_model("gpt2")
+    tokens = ["<end>", *(chr(97 + i) if i < 26 else f"a{chr(71 + i)}" for i in range(60))]
+    tokens = tokens[: config["vocab_size"]]
+    writer.add_token_list(tokens)
+    writer.add_token_types([3, *[1] * (len(tokens) - 1)])
+    writer.add_token_merges([f"a {token[1]}" for token in tokens[27:]])
+    writer.add_eos_token_id(0)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config["num_hidden_layers"])
+    for name, values in load_file(folder / "model.safetensors").items():
+        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), values)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.fixture(scope="module")
+def tiny_gguf(model_folder, tmp_path_factory) -> Path:
+    """Return a GGUF file of the tiny Qwen2 model."""
+    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
+    write_gguf(model_folder("qwen2"), path)
+    return path
+
+
+def test_gguf_file_records_like_the_folder(tiny_gguf, tiny_model, tiny_prompt):
+    """The same weights give the same trace from both kinds of file; both are identified."""
+    folder_model, gguf_model = tiny_model("qwen2"), load_recorded_model(tiny_gguf)
+    prompt = tiny_prompt(folder_model)
+    options = RecordOptions(**LOOSE, ignore_eos=True)
+    first = record(folder_model, prompt, options, name="tiny").trace
+    second = record(gguf_model, prompt, options, name="tiny").trace
+    np.testing.assert_array_equal(first.token, second.token)
+    np.testing.assert_array_equal(first.use_order, second.use_order)
+    np.testing.assert_array_equal(first.mass, second.mass)
+    for drafter in first.drafters:
+        np.testing.assert_array_equal(first.pred_order[drafter], second.pred_order[drafter])
+    assert "tiny.gguf" == gguf_model.file
+    assert {64} == {len(model.sha256) for model in (folder_model, gguf_model)}
+    assert folder_model.sha256 != gguf_model.sha256
+
+
+def test_cut_off_gguf_files_are_refused(tiny_gguf, tmp_path):
+    """Wherever a file is cut, the error is an InputError with its name."""
+    whole = tiny_gguf.read_bytes()
+    for share in (0.0001, 0.01, 0.5, 0.99):
+        path = tmp_path / "cut.gguf"
+        path.write_bytes(whole[: max(4, int(len(whole) * share))])
+        with pytest.raises(InputError) as caught:
+            load_recorded_model(path)
+        assert str(path) == caught.value.file
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    """Missing places, empty folders, other files and names are an InputError."""
+    other = tmp_path / "model.gguf"
+    other.write_bytes(b"PK\x03\x04 not a model")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for path, problem in (
+        (tmp_path / "none", "no such file"),
+        (empty, "no config.json"),
+        (other, "not a GGUF file"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            load_recorded_model(path)
+
+
+@pytest.mark.parametrize(
+    ("config", "problem"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "not supported"),
+        ('{"model_type": "deepseek_v3", "kv_lora_rank": 512}', "latent attention"),
+        ('{"model_type": "t5", "is_encoder_decoder": true}', "encoder-decoder"),
+        ('{"model_type": "mamba"}', "'mamba' is not supported"),
+        ('{"model_type": "llama"}', "no .safetensors"),
+    ],
+)
+def test_folders_that_cannot_be_recorded_are_refused(tmp_path, config, problem):
+    """The configuration alone decides, with the reason, before any weight is read."""
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(InputError, match=problem):
+        load_recorded_model(tmp_path)
+
+
+def test_broken_weights_are_refused(model_folder, tmp_path):
+    """A folder with a damaged weight file is an InputError that names the folder."""
+    for file in model_folder("llama").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(InputError, match="cannot be loaded") as caught:
+        load_recorded_model(tmp_path)
+    assert str(tmp_path) == caught.value.file
+
+
+def test_dtype_and_threads_are_checked(model_folder):
+    """Unknown number formats and impossible thread counts are an InputError."""
+    with pytest.raises(InputError, match="dtype"):
+        load_recorded_model(model_folder("llama"), dtype="int4")
+    with pytest.raises(InputError, match="threads"):
+        load_recorded_model(model_folder("llama"), threads=0)
+
+
+def test_missing_packages_are_named_with_the_extra(monkeypatch):
+    """Without torch the message says what to install."""
+    whole = importlib.import_module
+
+    def without(name: str):
+        if name in {"torch", "gguf"}:
+            raise ImportError(name)
+        return whole(name)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(UsageError, match=r"torch, gguf: pip install 'oasis-sim\[record\]'"):
+        require_backend(gguf=True)
+
+
+def test_attention_check_accepts_every_supported_type():
+    """A plain configuration of a supported type passes."""
+    for kind in ("llama", "mistral", "qwen2", "qwen3", "smollm3"):
+        check_attention({"model_type": kind, "kv_lora_rank": None}, "here")
+
+
+def test_chunks_do_not_change_the_trace(tiny_model, tiny_prompt):
+    """Prefill in chunks of any size gives the same orders and masses."""
+    model = tiny_model("llama")
+    prompt = tiny_prompt(model)
+    traces = [
+        record(
+            model, prompt, RecordOptions(**LOOSE, ignore_eos=True, chunk_tokens=size), name="tiny"
+        ).trace
+        for size in (1, 17, 96, 500)
+    ]
+    for other in traces[1:]:
+        np.testing.assert_array_equal(traces[0].use_order, other.use_order)
+        np.testing.assert_allclose(traces[0].mass.astype(int), other.mass.astype(int), atol=1)
+
+
+def test_recording_again_gives_the_same_trace(tiny_model, tiny_prompt):
+    """A sampled trajectory depends on its seed only."""
+    model = tiny_model("llama")
+    prompt = tiny_prompt(model)
+    options = RecordOptions(**LOOSE, trajectory="sample", seed=3, ignore_eos=True)
+    first, second = (record(model, prompt, options, name="tiny").trace for _ in range(2))
+    other = record(model, prompt, replace(options, seed=4), name="tiny").trace
+    np.testing.assert_array_equal(first.token, second.token)
+    np.testing.assert_array_equal(first.use_order, second.use_order)
+    assert first.token.tolist() != other.token.tolist()
+    assert {"source": "sample", "temperature": 0.8, "seed": 3} == first.meta["text"]["trajectory"]
+
+
+def test_a_model_that_does_not_understand_its_prompt_is_refused(tiny_model, tiny_prompt):
+    """Random weights fail the perplexity check; the message says how far off they are."""
+    model = tiny_model("llama")
+    options = RecordOptions(**{**LOOSE, "max_perplexity": 20.0})
+    with pytest.raises(InputError, match=r"perplexity \d"):
+        record(model, tiny_prompt(model), options, name="tiny")
+
+
+def test_a_model_of_nan_is_refused(tiny_model, tiny_prompt):
+    """Weights that are no numbers fail the perplexity check, not later."""
+    model = tiny_model("llama")
+    weight = model.module.model.layers[2].mlp.down_proj.weight
+    kept = weight.detach().clone()
+    try:
+        weight.data[0, 0] = torch.nan
+        with pytest.raises(InputError, match="perplexity"):
+            record(model, tiny_prompt(model), RecordOptions(**LOOSE), name="tiny")
+    finally:
+        weight.data.copy_(kept)
+
+
+def test_the_end_token_ends_the_trace(tiny_model, tiny_prompt):
+    """A trace ends before the end token is processed; too early an end is refused."""
+    model = tiny_model("llama")
+    prompt = tiny_prompt(model)
+    options = RecordOptions(**LOOSE)
+    tokens = record(replace(model, end_tokens=()), prompt, options, name="tiny").trace.token
+    late = next(i for i, token in enumerate(tokens) if i >= 2 and token not in tokens[:i])
+    ends = replace(model, end_tokens=(int(tokens[late]),))
+    trace = record(ends, prompt, options, name="tiny").trace
+    assert tokens[: late + 1].tolist() == trace.token.tolist()
+    assert late == trace.steps == trace.meta["steps"]
+    with pytest.raises(InputError, match="ended its text after 0 steps"):
+        record(replace(model, end_tokens=(int(tokens[0]),)), prompt, options, name="tiny")
+    ignoring = replace(options, ignore_eos=True)
+    endless = record(replace(model, end_tokens=(int(tokens[0]),)), prompt, ignoring, name="tiny")
+    assert int(tokens[0]) not in endless.trace.token
+    assert options.steps == endless.trace.steps
+
+
+def test_options_that_do_not_fit_the_prompt_are_refused(tiny_model, tiny_prompt):
+    """Too long for the model, shorter than a block, no continuation, foreign tokens."""
+    model = tiny_model("llama")
+    prompt = tiny_prompt(model)
+    cases = [
+        (prompt, {"steps": 417}, "positions"),
+        (Prompt(prompt.tokens[:7], (), prompt.header), {}, "fewer than one block"),
+        (prompt, {"trajectory": "text"}, "does not go on"),
+        (Prompt((*prompt.tokens, model.vocab), (), prompt.header), {}, "model lacks"),
+        (prompt, {"layers": "5"}, "layers 0 to 4"),
+        (prompt, {"drafters": ("skip0-1",)}, "cannot be left out"),
+    ]
+    for given, changes, problem in cases:
+        with pytest.raises(InputError, match=problem):
+            record(model, given, RecordOptions(**{**LOOSE, **changes}), name="tiny")
+
+
+def test_stored_blocks_and_layers_are_parts_of_the_whole(tiny_model, tiny_prompt):
+    """Fewer layers and shorter orders are the same numbers; the header says which."""
+    model = tiny_model("llama")
+    prompt = tiny_prompt(model)
+    options = RecordOptions(**LOOSE, ignore_eos=True)
+    whole = record(model, prompt, options, name="tiny").trace
+    part = record(
+        model, prompt, replace(options, layers="1-4:3", stored_blocks=5), name="tiny"
+    ).trace
+    np.testing.assert_array_equal(whole.use_order[:, [1, 4], :, :5], part.use_order)
+    np.testing.assert_array_equal(whole.mass[:, [1, 4]], part.mass)
+    for drafter in whole.drafters:
+        expected = whole.pred_order[drafter][:, [1, 4], :, :5]
+        np.testing.assert_array_equal(expected, part.pred_order[drafter])
+    assert ([1, 4], 5) == (part.meta["layer_ids"], part.meta["stored_blocks"])
+
+
+def test_bfloat16_models_are_recorded(model_folder, tiny_prompt):
+    """Half-precision weights give a whole trace, and the header says so."""
+    model = load_recorded_model(model_folder("llama"), dtype="bfloat16")
+    trace = record(
+        model, tiny_prompt(model), RecordOptions(**LOOSE, ignore_eos=True), name="tiny"
+    ).trace
+    assert ("bfloat16", 6) == (trace.meta["model"]["dtype"], trace.steps)
