@@ -30,17 +30,24 @@ class LinearPart:
     experts_per_row: int = 0
     expert_params: float = 0.0
 
+    def expert_bytes(self, rows: int) -> float:
+        """Return the bytes of the experts that `rows` rows reach (routing taken as uniform)."""
+        if not self.experts:
+            return 0.0
+        idle = (1.0 - self.experts_per_row / self.experts) ** rows
+        return self.experts * (1.0 - idle) * self.expert_params * BYTES_PER_ELEMENT
+
     def bytes_read(self, rows: int) -> float:
-        """Return the weight bytes that `rows` rows read (routing taken as uniform)."""
-        total = self.params
-        if self.experts:
-            idle = (1.0 - self.experts_per_row / self.experts) ** rows
-            total += self.experts * (1.0 - idle) * self.expert_params
-        return total * BYTES_PER_ELEMENT
+        """Return the weight bytes that `rows` rows read."""
+        return self.params * BYTES_PER_ELEMENT + self.expert_bytes(rows)
+
+    def expert_flops(self, rows: int) -> float:
+        """Return the operations of routed experts, a multiply-add counted as two."""
+        return 2.0 * rows * self.experts_per_row * self.expert_params
 
     def flops(self, rows: int) -> float:
-        """Return multiply-add operations, counted as two, for `rows` rows."""
-        return 2.0 * rows * (self.params + self.experts_per_row * self.expert_params)
+        """Return the operations for `rows` rows, a multiply-add counted as two."""
+        return 2.0 * rows * self.params + self.expert_flops(rows)
 
 
 class GpuShare:
@@ -98,11 +105,17 @@ class CostModel:
         """Return the time of one group of linear layers with `rows` rows."""
         if rows == 0:
             return 0
+        always = self._roofline_s(part.params * BYTES_PER_ELEMENT, 2.0 * rows * part.params)
+        seconds = always / self.costs.linear_efficiency.at(rows)
+        if part.experts:
+            routed = self._roofline_s(part.expert_bytes(rows), part.expert_flops(rows))
+            each = rows * part.experts_per_row / part.experts
+            seconds += routed / self.costs.expert_efficiency.at(each)
+        return round(seconds * PS_PER_S)
+
+    def _roofline_s(self, size_bytes: float, flops: float) -> float:
         gpu = self.profile.gpu
-        ideal = max(
-            part.bytes_read(rows) / gpu.hbm_bytes_per_s, part.flops(rows) / gpu.bf16_flops_per_s
-        )
-        return round(ideal / self.costs.linear_efficiency.at(rows) * PS_PER_S)
+        return max(size_bytes / gpu.hbm_bytes_per_s, flops / gpu.bf16_flops_per_s)
 
     def collective_ps(self, rows: int) -> int:
         """Return the time of the two all-reduces of one layer (ring: 2 (n-1)/n of the bytes)."""
@@ -113,12 +126,17 @@ class CostModel:
         once = payload / self.profile.nvlink.usable_bytes_per_s
         return 2 * (self.costs.collective_ps + round(once * PS_PER_S))
 
-    def draft_ps(self, rows: int) -> int:
-        """Return the time of the draft model's forward over `rows` rows."""
+    def draft_ps(self, rows: int, context_tokens: int) -> int:
+        """Return the time of the draft model's forward: `rows` rows, all contexts together."""
         if not self.scheme.draft_row or rows == 0:
             return 0
         layer = self.linear_ps(self.share.qkv, rows) + self.linear_ps(self.share.output_ffn, rows)
-        return round(layer * self.costs.draft_layers)
+        read = 0.0
+        if self.costs.draft_reads_kv:
+            size = context_tokens * self.scheme.draft_kv_bytes_per_token / self.share.tp
+            efficiency = self.costs.dense_attention_efficiency.at(max(size, 1.0))
+            read = size * self.hbm_ps_per_byte(efficiency)
+        return round(layer * self.costs.draft_layers + read)
 
     def hbm_ps_per_byte(self, efficiency: float) -> float:
         """Return picoseconds per byte read from HBM at a share of its bandwidth."""
@@ -165,8 +183,9 @@ class CostModel:
     def launch_step_ps(self, requests: int) -> int:
         """Return host work per step and per running request."""
         launch = self.costs.launch
-        fixed = launch.step_ps if self.scheme.offload else launch.dense_step_ps
-        return fixed + launch.request_ps * requests
+        if self.scheme.offload:
+            return launch.step_ps + launch.request_ps * requests
+        return launch.dense_step_ps + launch.dense_request_ps * requests
 
     def slowdowns(self, rows: int) -> tuple[tuple[float, ...], ...]:
         """Return factors for linear layers, attention and prediction.

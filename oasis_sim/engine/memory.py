@@ -52,7 +52,7 @@ def footprint(cost: CostModel) -> Footprint:
     return Footprint(
         block_tokens=scheme.block_tokens,
         dense_token=share.kv_bytes_token,
-        draft_token=scheme.draft_kv_bytes_per_token if scheme.offload else 0,
+        draft_token=-(-scheme.draft_kv_bytes_per_token // share.tp) if scheme.offload else 0,
         compressed_token=-(-per_block // scheme.block_tokens) if scheme.compressed_keys else 0,
         sparse_fixed=resident * share.kv_bytes_token,
         host_token=-(-share.model.kv_bytes_per_token // share.tp) if scheme.offload else 0,

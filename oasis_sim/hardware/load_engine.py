@@ -28,6 +28,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         name=name,
         source=fields.text("source"),
         linear_efficiency=_by_rows(fields.child("linear_efficiency")),
+        expert_efficiency=_by_rows(fields.child("expert_efficiency")),
         attention_efficiency=_by_bytes(fields.child("attention_efficiency")),
         dense_attention_efficiency=_by_bytes(fields.child("dense_attention_efficiency")),
         scan_efficiency=_by_bytes(fields.child("scan_efficiency")),
@@ -41,6 +42,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         selection_slowdown=_read_slowdown(fields.child("selection_slowdown")),
         hbm_share=fields.number("hbm_share", low=0.01, high=1.0),
         reserved_bytes=fields.quantity("reserved", parse_bytes),
+        draft_reads_kv=fields.flag("draft_reads_kv", default=False),
     )
 
 
@@ -56,7 +58,7 @@ def _curve(fields: Fields, name: str, x: Sequence[float], y: Sequence[float]) ->
 
 
 def _by_rows(fields: Fields) -> Curve:
-    x = fields.numbers("rows", low=1, high=1e6)
+    x = fields.numbers("rows", low=0.01, high=1e6)
     y = fields.numbers("share", low=SMALLEST_EFFICIENCY, high=1.0)
     return _curve(fields, "rows", x, y)
 
@@ -85,8 +87,9 @@ def _read_launch(fields: Fields) -> Launch:
         gap_ps=fields.quantity("gap", parse_time),
         kernels_per_layer=fields.integer("kernels_per_layer", high=1000),
         step_ps=fields.quantity("step", parse_time),
-        dense_step_ps=fields.quantity("dense_step", parse_time),
         request_ps=fields.quantity("request", parse_time),
+        dense_step_ps=fields.quantity("dense_step", parse_time),
+        dense_request_ps=fields.quantity("dense_request", parse_time),
     )
 
 

@@ -83,13 +83,18 @@ class Selection:
 
 @dataclass(frozen=True)
 class Launch:
-    """Costs outside the kernels: gaps between kernels, host work per step and per request."""
+    """Costs outside the kernels: gaps between kernels, host work per step and per request.
+
+    The two `dense_` ones are for schemes that keep all KV in HBM (whole CUDA graphs, plain block
+    tables), the others for schemes that offload.
+    """
 
     gap_ps: int
     kernels_per_layer: int
     step_ps: int
-    dense_step_ps: int
     request_ps: int
+    dense_step_ps: int
+    dense_request_ps: int
 
 
 @dataclass(frozen=True)
@@ -104,15 +109,19 @@ class Prefill:
 class EngineCosts:
     """Say how one engine uses the hardware.
 
-    `linear_efficiency` is a share of the layer's roofline, by rows; the attention and scan
+    `linear_efficiency` is a share of the layer's roofline, by rows, and `expert_efficiency` the same
+    for routed experts, by rows per expert; the attention and scan
     efficiencies are shares of HBM bandwidth, by bytes read in one kernel. `draft_layers` is the
     draft model's forward in units of one layer of the target. `hbm_share` of the card may be used,
     of which `reserved_bytes` (activations, graphs, draft weights) are not for KV.
+    With `draft_reads_kv` the draft's attention over its own KV is priced as dense attention beside
+    `draft_layers`; without, those layers include it.
     """
 
     name: str
     source: str
     linear_efficiency: Curve
+    expert_efficiency: Curve
     attention_efficiency: Curve
     dense_attention_efficiency: Curve
     scan_efficiency: Curve
@@ -126,6 +135,7 @@ class EngineCosts:
     selection_slowdown: Slowdown
     hbm_share: float
     reserved_bytes: int
+    draft_reads_kv: bool = False
 
     def transport(self, name: str) -> Transport:
         """Return the transport called `name` or raise UsageError."""
