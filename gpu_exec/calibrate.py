@@ -110,6 +110,7 @@ class Calibration:
             selection_slowdown=background,
             hbm_share=self._kept.hbm_share,
             reserved_bytes=self._kept.reserved_bytes,
+            draft_reads_kv=True,
         )
 
     # Ideal times -----------------------------------------------------------------------------

@@ -110,6 +110,7 @@ def engine_lines(costs: EngineCosts) -> list[str]:
         *(f"  {key}: {_curve(getattr(costs, key), 'bytes', 'share', ' B')}" for key in by_bytes),
         f"  selection: {{{pick}}}",
         f"  draft_layers: {_n(costs.draft_layers)}",
+        f"  draft_reads_kv: {'true' if costs.draft_reads_kv else 'false'}",
         f"  launch: {{{gaps}}}",
         f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, chunk_tokens: {chunk}}}",
         f"  collective: {costs.collective_ps} ps",

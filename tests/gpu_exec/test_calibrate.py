@@ -18,6 +18,7 @@ from gpu_exec.matrix import validation_matrix
 from gpu_exec.probes import LINEAR, TRANSFER, GapProbe, Notebook, StepProbe
 from gpu_exec.profile_file import MeasuredLimits, engine_lines, profile_yaml
 from gpu_exec.validate import Origin
+from oasis_sim.engine.costs import CostModel
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import (
     Curve,
@@ -29,6 +30,7 @@ from oasis_sim.hardware import (
 )
 from oasis_sim.hardware.load import read_profile
 from oasis_sim.model import load_model
+from oasis_sim.scheme import load_scheme
 from tests.gpu_exec.fake_bench import FakeBench, slower
 
 LIMITS = MeasuredLimits(150_754_820_096, 4.64e12, 55e9, 54e9)
@@ -206,6 +208,22 @@ def test_profile_file_reads_back(profile: HardwareProfile, tmp_path: Path) -> No
     assert pytest.approx(55e9) == found.pcie.usable_bytes_per_s
     assert "measured" in found.sources["pcie.usable_bandwidth"]
     assert profile.nvlink == found.nvlink
+    assert found.engine("gpu_exec").draft_reads_kv
+
+
+def test_draft_reads_its_kv(profile: HardwareProfile) -> None:
+    """A calibrated draft costs its linear layers plus one read of its KV at dense efficiency."""
+    model, scheme = load_model("qwen3-8b"), load_scheme("oasis")
+    tokens = 128 * 16_384
+    size = tokens * scheme.draft_kv_bytes_per_token
+    plain, reading = (
+        CostModel(slower(profile, draft_reads_kv=reads), "gpu_exec", model, scheme, 1)
+        for reads in (False, True)
+    )
+    extra = reading.draft_ps(256, tokens) - plain.draft_ps(256, tokens)
+    efficiency = profile.engine("gpu_exec").dense_attention_efficiency.at(size)
+    expected = size / profile.gpu.hbm_bytes_per_s / efficiency
+    assert pytest.approx(expected, rel=1e-6) == extra / 1e12
 
 
 def test_profile_text_is_safe(profile: HardwareProfile, tmp_path: Path) -> None:
