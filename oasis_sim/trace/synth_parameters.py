@@ -15,6 +15,10 @@ from oasis_sim.errors import InputError
 
 #: Largest context: block ids are 16-bit and 65535 means "no block".
 MAX_BLOCKS = 65_000
+MAX_AMOUNT = 1000
+MAX_ROUNDING = 64
+LEAST_STEPS = 2
+LEAST_VOCAB = 2
 
 
 @dataclass(frozen=True)
@@ -64,20 +68,23 @@ class SynthParameters:
     mass_noise: float = 0.4
     # Movement from step to step
     volatility: float = 1.0
-    static_share: float = 0.27
+    static_share: float = 0.25
     static_refresh: float = 0.02
     volatile_refresh_low: float = 0.2
     volatile_refresh_high: float = 0.6
+    volatile_skew: float = 2.0
     layer_spread: float = 0.2
     burstiness: float = 0.3
     flicker: float = 1.0
     flicker_top_factor: float = 1.0
+    flicker_volatile_gain: float = 0.0
     drift: float = 1.0
     drift_steps: int = 256
     # The draft's view
     draft_noise: float = 0.1
     draft_noise_share: float = 0.3
     draft_top_factor: float = 4.0
+    draft_static_factor: float = 0.5
     draft_accepted_share: float = 0.8
     rejected_noise_factor: float = 2.0
     draft_noise_by_depth: tuple[float, ...] = (1.0,)
@@ -122,51 +129,65 @@ class SynthParameters:
         return dataclasses.replace(self, **changes)
 
 
+_COUNTS = (
+    "model_layers", "kv_heads", "query_heads", "head_dim", "vocab", "context_tokens", "steps",
+    "recorded_layers", "recorded_heads", "block_tokens", "stored_blocks", "mass_rounding",
+    "drift_steps",
+)  # fmt: skip
+_SHARES = (
+    "head_correlation", "static_share", "static_refresh",
+    "volatile_refresh_low", "volatile_refresh_high", "draft_noise_share",
+    "draft_accepted_share", "layer_spread",
+)  # fmt: skip
+_AMOUNTS = (
+    "profile_exponent", "recency_boost", "mass_noise", "volatility", "volatile_skew",
+    "burstiness", "flicker", "flicker_top_factor", "flicker_volatile_gain", "drift",
+    "draft_noise", "draft_top_factor", "draft_static_factor", "rejected_noise_factor",
+)  # fmt: skip
+
+
 def _check_shape(p: SynthParameters) -> None:
     """Refuse shapes that cannot be generated."""
-    for name in (
-        "model_layers", "kv_heads", "query_heads", "head_dim", "vocab", "context_tokens",
-        "recorded_layers", "recorded_heads", "block_tokens", "stored_blocks", "mass_rounding",
-        "drift_steps",
-    ):  # fmt: skip
-        _require(p, name, _is_int(getattr(p, name)) and getattr(p, name) >= 1, "a whole number >= 1")
-    _require(p, "steps", _is_int(p.steps) and p.steps >= 2, "a whole number >= 2")
-    _require(p, "vocab", p.vocab >= 2, "at least 2")
+    for name in _COUNTS:
+        value = getattr(p, name)
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        _require(p, name, whole and value >= 1, "a whole number of 1 or more")
+    _require(p, "steps", p.steps >= LEAST_STEPS, f"at least {LEAST_STEPS}")
     _require(p, "recorded_layers", p.recorded_layers <= p.model_layers, "at most model_layers")
     _require(p, "recorded_heads", p.recorded_heads <= p.kv_heads, "at most kv_heads")
     _require(p, "query_heads", p.query_heads % p.kv_heads == 0, "a multiple of kv_heads")
-    _require(p, "context_tokens", p.context_tokens >= p.block_tokens, "at least one block")
+    _require(p, "vocab", LEAST_VOCAB <= p.vocab < 2**31, f"from {LEAST_VOCAB} to 2^31 - 1")
+    _require(p, "context_tokens", p.context_tokens >= p.block_tokens, "one block or more")
     _require(p, "context_tokens", p.final_blocks <= MAX_BLOCKS, f"at most {MAX_BLOCKS} blocks")
-    _require(p, "mass_rounding", p.mass_rounding <= 64, "at most 64")
+    _require(p, "mass_rounding", p.mass_rounding <= MAX_ROUNDING, f"at most {MAX_ROUNDING}")
 
 
 def _check_statistics(p: SynthParameters) -> None:
     """Refuse statistics outside their ranges."""
-    for name in (
-        "head_correlation", "static_share", "static_refresh", "volatile_refresh_low",
-        "volatile_refresh_high", "draft_noise_share", "draft_accepted_share", "layer_spread",
-    ):  # fmt: skip
-        _require(p, name, 0 <= getattr(p, name) <= 1, "between 0 and 1")
-    for name in (
-        "profile_exponent", "recency_boost", "mass_noise", "volatility", "burstiness", "flicker",
-        "flicker_top_factor", "drift", "draft_noise", "draft_top_factor", "rejected_noise_factor",
-    ):  # fmt: skip
-        _require(p, name, 0 <= getattr(p, name) <= 1000, "between 0 and 1000")
+    for name in _SHARES:
+        _require(p, name, _within(getattr(p, name), 0, 1), "between 0 and 1")
+    for name in _AMOUNTS:
+        _require(p, name, _within(getattr(p, name), 0, MAX_AMOUNT), f"from 0 to {MAX_AMOUNT}")
+    for name in ("sink_score", "local_score"):
+        value = getattr(p, name)
+        _require(p, name, _within(value, -MAX_AMOUNT, MAX_AMOUNT), f"within +-{MAX_AMOUNT}")
     for name in ("profile_knee", "recency_blocks"):
-        _require(p, name, 0 < getattr(p, name) <= 1e6, "above 0")
+        _require(p, name, _within(getattr(p, name), 1e-6, 1e6), "from 1e-6 to 1e6")
     ordered = p.volatile_refresh_low <= p.volatile_refresh_high
     _require(p, "volatile_refresh_low", ordered, "at most volatile_refresh_high")
     depth = p.draft_noise_by_depth
-    _require(p, "draft_noise_by_depth", len(depth) >= 1, "one factor or more")
-    _require(p, "draft_noise_by_depth", all(0 <= x <= 1000 for x in depth), "factors >= 0")
+    usable = len(depth) > 0 and all(_within(x, 0, MAX_AMOUNT) for x in depth)
+    _require(p, "draft_noise_by_depth", usable, "a list of factors of 0 or more")
 
 
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _within(value: object, low: float, high: float) -> bool:
+    """Tell whether a value is a number from low to high."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return low <= value <= high
 
 
 def _require(p: SynthParameters, name: str, ok: bool, wanted: str) -> None:
+    """Raise InputError that names the field unless ``ok``."""
     if not ok:
-        raise InputError(
-            f"is {getattr(p, name)!r}", field=name, fix=f"give a value that is {wanted}"
-        )
+        raise InputError(f"is {getattr(p, name)!r}", field=name, fix=f"make it {wanted}")

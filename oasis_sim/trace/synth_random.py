@@ -28,13 +28,13 @@ class ExactRandom:
     def uniform(self, *shape: int) -> NDArray[np.float64]:
         """Return uniform numbers in [0, 1): multiples of 2^-53."""
         raw = self._bits.random_raw(math.prod(shape))
-        return ((raw >> np.uint64(11)).astype(np.float64) * 2.0**-53).reshape(shape)
+        return np.reshape((raw >> np.uint64(11)).astype(np.float64) * 2.0**-53, shape)
 
     def normal(self, *shape: int) -> NDArray[np.float64]:
         """Return numbers of mean 0 and variance 1: sums of twelve uniforms (|x| < 6)."""
         fields = self._bits.random_raw(3 * math.prod(shape)).view(np.uint16)
         total = fields.reshape(-1, 12).sum(axis=1, dtype=np.int64)
-        return ((total - _FIELDS_MEAN) / _FIELDS_STD).reshape(shape)
+        return np.reshape((total - _FIELDS_MEAN) / _FIELDS_STD, shape)
 
     def permutation(self, count: int) -> NDArray[np.int64]:
         """Return a random order of 0 .. count - 1."""
