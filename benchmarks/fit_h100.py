@@ -44,6 +44,7 @@ from oasis_sim.hardware.load_engine import read_engine
 from oasis_sim.paper import fig11, table2
 from oasis_sim.paper.published import load_published
 from oasis_sim.paper.setup import Setup
+from oasis_sim.units import parse_bandwidth, parse_bytes, parse_time
 
 ENGINE = "vllm"
 DEFAULT_RATIO = 0.05
@@ -68,6 +69,10 @@ KNOBS = {
     "linear_128": Knob(("linear_efficiency.share[2]",), 0.4, 1.0),
     "linear_192": Knob(("linear_efficiency.share[3]",), 0.4, 1.0),
     "linear_many": Knob(("linear_efficiency.share[4:]",), 0.4, 1.0),
+    "experts_1": Knob(("expert_efficiency.share[0]",), 0.2, 1.0),
+    "experts_2": Knob(("expert_efficiency.share[1]",), 0.2, 1.0),
+    "experts_6": Knob(("expert_efficiency.share[2]",), 0.2, 1.0),
+    "experts_12": Knob(("expert_efficiency.share[3]",), 0.2, 1.0),
     "attention": Knob(("attention_efficiency.share",), 0.1, 0.95),
     "dense_attention": Knob(("dense_attention_efficiency.share",), 0.3, 0.95),
     "scan": Knob(("scan_efficiency.share",), 0.05, 0.95),
@@ -78,6 +83,7 @@ KNOBS = {
     "gap": Knob(("launch.gap",), 0.0, 5.0, "us"),
     "step": Knob(("launch.step",), 0.0, 15.0, "ms"),
     "dense_step": Knob(("launch.dense_step",), 0.0, 5.0, "ms"),
+    "dense_request": Knob(("launch.dense_request",), 0.0, 200.0, "us"),
     "request": Knob(("launch.request",), 0.0, 200.0, "us"),
     "prefill": Knob(("prefill.efficiency",), 0.4, 0.9),
     "collective": Knob(("collective",), 2.0, 60.0, "us"),
@@ -98,7 +104,15 @@ KNOBS = {
         2.0,
     ),
     "gather_slows_scan": Knob(("transports.sm_gather.slowdown.prediction",), 1.0, 3.0),
-    "reserved": Knob(("reserved",), 2.0, 8.0, "GiB"),
+    "reserved": Knob(("reserved",), 2048.0, 8192.0, "MiB"),
+}
+
+
+PARSERS: dict[str, Callable[[str], float]] = {
+    "us": parse_time,
+    "ms": parse_time,
+    "GB/s": parse_bandwidth,
+    "MiB": parse_bytes,
 }
 
 
@@ -146,15 +160,24 @@ def assign(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def current(tree: dict[str, Any], knob: Knob) -> float:
-    """Return a knob's value (the last one where a list holds several)."""
+    """Return a knob's value in its unit (the last one where a list holds several)."""
     holder, key, part = place_of(tree, knob.paths[0])
-    found = holder[key][part or slice(None)][-1] if isinstance(holder[key], list) else holder[key]
+    found = holder[key]
+    if isinstance(found, list):
+        if not found[part or slice(None)]:
+            raise SystemExit(f"{knob.paths[0]} names no entry of {found}")
+        found = found[part or slice(None)][-1]
     if not knob.unit:
         return float(found)
-    number, unit = str(found).split()
-    if unit != knob.unit:
-        raise SystemExit(f"{knob.paths[0]} is written in {unit}; write it in {knob.unit}")
-    return float(number)
+    parse = PARSERS[knob.unit]
+    return float(parse(str(found))) / float(parse(f"1 {knob.unit}"))
+
+
+def written(value: float, unit: str) -> float | str:
+    """Return a value as the profile holds it: four digits, bytes as whole MiB."""
+    if not unit:
+        return float(f"{value:.4g}")
+    return f"{round(value)} {unit}" if unit == "MiB" else f"{float(f'{value:.4g}')} {unit}"
 
 
 def with_values(
@@ -164,9 +187,8 @@ def with_values(
     tree = copy.deepcopy(tree)
     for name, value in zip(names, values, strict=True):
         knob = KNOBS[name]
-        written = float(f"{value:.4g}")
         for path in knob.paths:
-            assign(tree, path, f"{written:g} {knob.unit}" if knob.unit else written)
+            assign(tree, path, written(value, knob.unit))
     return tree
 
 
@@ -237,7 +259,11 @@ def run(scenario: Scenario, ratio: float) -> tuple[StepLog, RequestLog]:
     """Simulate without timeline and block moves, which the fit does not need."""
     cost = CostModel(scenario.profile, ENGINE, scenario.model, scenario.scheme, scenario.tp)
     workload = scenario.workload
-    plan = plan_memory(cost, int((workload.prompt_tokens + workload.output_tokens).max()))
+    plan = plan_memory(
+        cost,
+        int((workload.prompt_tokens + workload.output_tokens).max()),
+        scenario.host_bytes,
+    )
     if scenario.traces or not scenario.scheme.offload:
         walks = build_walks(scenario.traces, scenario.scheme, cost.share, None, 0)
     else:
