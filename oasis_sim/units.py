@@ -80,11 +80,14 @@ _QUANTITY = re.compile(
 
 
 def parse_bytes(text: str) -> int:
-    """Read a size such as ``80 GiB`` as bytes; raise InputError for anything else."""
+    """Read a size such as ``80 GiB`` or ``3.8 GiB`` as bytes, rounded to the nearest.
+
+    Raise InputError for anything else, and for a part of a byte.
+    """
     size = _parse(text, "size", _BYTE_UNITS, "GB or GiB, as in '80 GiB'")
-    if size.denominator != 1:
+    if 0 < size < 1:
         raise InputError(f"{text!r} is not a whole number of bytes")
-    return int(size)
+    return round(size)
 
 
 def parse_bandwidth(text: str) -> int:

@@ -59,9 +59,11 @@ def footprint(cost: CostModel) -> Footprint:
     )
 
 
-def plan_memory(cost: CostModel, context: int) -> MemoryPlan:
+def plan_memory(cost: CostModel, context: int, host_bytes: int | None = None) -> MemoryPlan:
     """Resolve the KV pool of one GPU and check that it can exist at all.
 
+    `context` is the length at which the request sizes are given, `host_bytes` overrides the host
+    memory that the profile gives to one GPU.
     Raises RunFailed, with the arithmetic, when weights and reserve leave no room for KV.
     """
     profile, costs = cost.profile, cost.costs
@@ -84,7 +86,7 @@ def plan_memory(cost: CostModel, context: int) -> MemoryPlan:
         weights_bytes=weights,
         reserved_bytes=costs.reserved_bytes,
         kv_pool_bytes=pool,
-        host_capacity_bytes=profile.host.kv_bytes,
+        host_capacity_bytes=profile.host.kv_bytes if host_bytes is None else host_bytes,
         dense_request_bytes=dense,
         sparse_request_bytes=sizes.sparse_bytes(context) if cost.scheme.offload else dense,
         host_request_bytes=sizes.host_bytes(context),

@@ -76,6 +76,8 @@ class StepTimes(NamedTuple):
     `rates` int64[3, 3]: fixed-point progress of linear layers, attention and prediction while
     transfer, prediction or selection is busy.
     `on_demand` puts prediction, selection and transfer of a layer between its QKV and attention.
+    With `join` a step ends when all its streams have (one CUDA graph per step); without, its
+    transfers may reach into the next step.
     """
 
     prefill: int
@@ -91,6 +93,7 @@ class StepTimes(NamedTuple):
     d2h: int
     on_demand: bool
     rates: Int64
+    join: bool
 
 
 def new_state(layers: int, start_ps: int = 0) -> PipelineState:
@@ -212,7 +215,7 @@ def run_step(
     the start and end of the six per-layer stages: qkv, attention, output_ffn, prediction,
     selection, transfer.
     """
-    scalars, _, ring, cursor = state
+    scalars, transfer_end, ring, cursor = state
     linear = times.rates[LINEAR]
     for column in range(OUT_COLUMNS):
         out[column] = 0
@@ -235,6 +238,10 @@ def run_step(
     out[OUT_LM_HEAD] = done - now
     now = _finish(done, times.draft, linear, ring, cursor)
     out[OUT_DRAFT] = now - done
+    if times.join:
+        joined = max(now, transfer_end[transfer.shape[0] - 1])
+        out[OUT_WAIT] += joined - now
+        now = joined
     # New KV of the step before must be in host memory before its blocks can be evicted.
     now = max(now + times.launch_per_step, scalars[D2H_STEP_END])
     scalars[D2H_FREE] = max(scalars[D2H_FREE], now) + times.d2h

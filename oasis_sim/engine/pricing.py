@@ -48,6 +48,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         transfer_ps_per_byte=cost.transfer_ps_per_byte(),
         on_demand=scheme.on_demand,
         rates=_rates(cost, linear_rows),
+        join=costs.launch.join_streams,
     )
 
 

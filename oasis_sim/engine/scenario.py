@@ -18,9 +18,10 @@ class Scenario:
     """Name what is simulated: hardware, engine, model, scheme, traces and workload.
 
     `drafter` picks one of the traces' drafters (None: the first recorded one). `concurrency`
-    limits the requests that are in the system at once (None: no limit). `max_steps` ends the run
-    early (None: when every request is done). `schedule_steps` is the length of the window of
-    block moves that is kept for replay (0: none).
+    limits the requests that are in the system at once (None: no limit). `host_bytes` is the host
+    memory per GPU that KV may take (None: the profile's share). `max_steps` ends the run early
+    (None: when every request is done). `schedule_steps` is the length of the window of block
+    moves that is kept for replay (0: none).
     """
 
     profile: HardwareProfile
@@ -32,6 +33,7 @@ class Scenario:
     concurrency: int | None = None
     drafter: str | None = None
     tp: int = 1
+    host_bytes: int | None = None
     seed: int = 0
     max_steps: int | None = None
     schedule_steps: int = 8

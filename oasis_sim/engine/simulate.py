@@ -27,7 +27,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     workload, model = scenario.workload, scenario.model
     cost = CostModel(scenario.profile, scenario.engine_name, model, scenario.scheme, scenario.tp)
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
-    plan = plan_memory(cost, longest)
+    plan = plan_memory(cost, longest, scenario.host_bytes)
     walks = build_walks(
         scenario.traces, scenario.scheme, cost.share, scenario.drafter, scenario.seed
     )

@@ -79,6 +79,7 @@ class StretchCosts(NamedTuple):
     transfer_ps_per_byte: float
     on_demand: bool
     rates: Int64
+    join: bool
 
 
 @numba.njit(cache=True)
@@ -126,6 +127,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
         costs.d2h,
         costs.on_demand,
         costs.rates,
+        costs.join,
     )
 
 

@@ -24,6 +24,7 @@ MODELS = {"8b": ("qwen3-8b", 1), "235b": ("qwen3-235b-a22b", 8)}
 SYSTEMS = ("oasis", "dense")
 CONCURRENCIES = (8, 16, 32, 64, 128, 256)
 CONTEXT_TOKENS = 16_384
+GPUS_PER_HOST = 8
 OUTPUT_TOKENS = 2_048
 UNITS = {"output_tokens_per_s": "tok/s", "running_batch": "requests", "tpot_ms": "ms"}
 LEAST_REQUESTS, MOST_REQUESTS = 32, 384
@@ -108,6 +109,8 @@ def scenario(setup: Setup, point: Point, requests: int) -> Scenario:
         workload=closed_loop(requests, point.context_tokens, OUTPUT_TOKENS),
         concurrency=point.concurrency,
         tp=tp,
+        # The GPUs that are not used leave their share of the host to the others.
+        host_bytes=setup.profile.host.kv_bytes * GPUS_PER_HOST // tp,
         schedule_steps=0,
     )
 
