@@ -216,6 +216,7 @@ class Calibration:
             request_ps=0,
             dense_step_ps=self._residual_ps(dense=True),
             dense_request_ps=0,
+            join_streams=True,
         )
 
     def _residual_ps(self, dense: bool) -> int:

@@ -99,7 +99,8 @@ def engine_lines(costs: EngineCosts) -> list[str]:
     gaps = (
         f"gap: {launch.gap_ps} ps, kernels_per_layer: {launch.kernels_per_layer}, "
         f"step: {launch.step_ps} ps, request: {launch.request_ps} ps, "
-        f"dense_step: {launch.dense_step_ps} ps, dense_request: {launch.dense_request_ps} ps"
+        f"dense_step: {launch.dense_step_ps} ps, dense_request: {launch.dense_request_ps} ps, "
+        f"join_streams: {_flag(launch.join_streams)}"
     )
     chunk = costs.prefill.chunk_tokens
     lines = [
@@ -110,7 +111,7 @@ def engine_lines(costs: EngineCosts) -> list[str]:
         *(f"  {key}: {_curve(getattr(costs, key), 'bytes', 'share', ' B')}" for key in by_bytes),
         f"  selection: {{{pick}}}",
         f"  draft_layers: {_n(costs.draft_layers)}",
-        f"  draft_reads_kv: {'true' if costs.draft_reads_kv else 'false'}",
+        f"  draft_reads_kv: {_flag(costs.draft_reads_kv)}",
         f"  launch: {{{gaps}}}",
         f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, chunk_tokens: {chunk}}}",
         f"  collective: {costs.collective_ps} ps",
@@ -157,6 +158,10 @@ def _n(value: float) -> str:
     """Write a number with few digits, plain where possible."""
     rounded = float(f"{value:.{SIGNIFICANT}g}")
     return str(int(rounded)) if rounded.is_integer() else repr(rounded)
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _text(text: str) -> str:

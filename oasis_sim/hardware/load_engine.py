@@ -90,6 +90,7 @@ def _read_launch(fields: Fields) -> Launch:
         request_ps=fields.quantity("request", parse_time),
         dense_step_ps=fields.quantity("dense_step", parse_time),
         dense_request_ps=fields.quantity("dense_request", parse_time),
+        join_streams=fields.flag("join_streams", default=False),
     )
 
 

@@ -86,7 +86,8 @@ class Launch:
     """Costs outside the kernels: gaps between kernels, host work per step and per request.
 
     The two `dense_` ones are for schemes that keep all KV in HBM (whole CUDA graphs, plain block
-    tables), the others for schemes that offload.
+    tables), the others for schemes that offload. With `join_streams` a step ends when all its
+    streams have, as one CUDA graph per step does.
     """
 
     gap_ps: int
@@ -95,6 +96,7 @@ class Launch:
     request_ps: int
     dense_step_ps: int
     dense_request_ps: int
+    join_streams: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,10 @@ class Prefill:
 class EngineCosts:
     """Say how one engine uses the hardware.
 
-    `linear_efficiency` is a share of the layer's roofline, by rows, and `expert_efficiency` the same
-    for routed experts, by rows per expert; the attention and scan
-    efficiencies are shares of HBM bandwidth, by bytes read in one kernel. `draft_layers` is the
-    draft model's forward in units of one layer of the target. `hbm_share` of the card may be used,
+    `linear_efficiency` is a share of the layer's roofline, by rows, and `expert_efficiency` the
+    same for routed experts, by rows per expert; the attention and scan efficiencies are shares of
+    HBM bandwidth, by bytes read in one kernel. `draft_layers` is the draft model's forward in units
+    of one layer of the target. `hbm_share` of the card may be used,
     of which `reserved_bytes` (activations, graphs, draft weights) are not for KV.
     With `draft_reads_kv` the draft's attention over its own KV is priced as dense attention beside
     `draft_layers`; without, those layers include it.

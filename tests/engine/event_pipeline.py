@@ -92,6 +92,10 @@ class EventPipeline:
                 yield from self._work(times.output_ffn, linear)
             yield from self._work(times.lm_head, linear)
             yield from self._work(times.draft, linear)
+            asked = self.env.now
+            if times.join:
+                yield self.event("moved", t, len(self.transfers[t]) - 1)
+            waited += self.env.now - asked
             yield self.env.timeout(times.launch_per_step)
             if t > 0 and self.steps[t - 1].d2h > 0:
                 yield self.event("copied", t - 1)

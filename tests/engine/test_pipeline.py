@@ -38,6 +38,7 @@ def step_times(**changes: object) -> StepTimes:
         d2h=0,
         on_demand=False,
         rates=np.full((3, 3), RATE_ONE, dtype=np.int64),
+        join=False,
     )
     return zero._replace(**changes)
 
@@ -69,7 +70,7 @@ def pipelines(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
         # Prediction is slowed by transfers only.
         rates[BACKGROUND, 1:] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
-        steps.append(StepTimes(*numbers, on_demand, rates))
+        steps.append(StepTimes(*numbers, on_demand, rates, draw(st.booleans())))
         transfers.append([draw(durations) for _ in range(layers)])
     return steps, transfers
 
@@ -98,6 +99,18 @@ def test_time_never_runs_backwards(case: tuple[list[StepTimes], list[list[int]]]
         assert out[OUT_END] >= out[OUT_START]
         assert out[OUT_TRANSFER] == sum(transfer)
         now = out[OUT_END]
+
+
+@pytest.mark.parametrize("transfer", [400, 900])
+def test_joined_streams_expose_the_last_transfers(transfer: int) -> None:
+    """When a step ends with its streams, it takes the first attention and then all transfers."""
+    layers = 6
+    times = step_times(qkv=100, attention=200, output_ffn=100, join=True)
+    (out,) = compiled([times], [[transfer] * layers])
+    link_bound = 300 + layers * transfer
+    compute_bound = layers * 400 - 100 + transfer
+    assert max(link_bound, compute_bound) == out[OUT_END]
+    assert out[OUT_END] - layers * 400 == out[OUT_WAIT]
 
 
 @pytest.mark.parametrize(("compute", "transfer"), [(900, 400), (400, 900), (500, 500)])
