@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from oasis_sim.fileio import LARGEST_EXACT, printable
@@ -89,7 +90,8 @@ def _number_of(unit_ps: int) -> Callable[[Any], int]:
             raise BadValueError(f"{_shown(value)} is not a number", "write a time")
         if not math.isfinite(value) or not 0 <= value <= LARGEST_EXACT:
             raise BadValueError(f"{_shown(value)} is out of range", "use 0 or more")
-        return value * unit_ps if isinstance(value, int) else round(value * unit_ps)
+        # The decimal that was written, not the nearest binary number: 8461.3 s is exact.
+        return round(Decimal(repr(value)) * unit_ps)
 
     return read
 

@@ -255,6 +255,13 @@ def test_azure_times_that_are_none(tmp_path: Path, stamp: str) -> None:
         load_text(tmp_path, text, "azure")
 
 
+def test_decimal_times_are_exact(tmp_path: Path) -> None:
+    """A time in seconds means the decimal that was written, to the picosecond."""
+    text = HEADER + "0,1,1\n8461.3,1,1\n8461.300000000001,1,1\n"
+    arrivals = load_text(tmp_path, text, "csv").arrival_ps.tolist()
+    assert [0, 8_461_300_000_000_000, 8_461_300_000_000_001] == arrivals
+
+
 def test_unit_is_said(tmp_path: Path) -> None:
     """The summary states the resolved unit, the span and the mean rate."""
     shown = load_text(tmp_path, mooncake()).summary
