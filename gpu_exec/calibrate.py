@@ -9,28 +9,25 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass, replace
 
+from gpu_exec.calibrate_transport import TransportCalibration
 from gpu_exec.calibration_points import (
     ATTENTION_BATCHES,
     DENSE_POINTS,
     DRAFT_BATCHES,
     LINEAR_BATCHES,
-    NEIGHBOUR_ROWS,
-    OVERLAP_SHARE,
     PAIR_BATCHES,
     SCAN_POINTS,
     SELECTION_POINTS,
-    TRANSFER_BATCH,
     TRANSFER_COUNTS,
-    UNIT_BLOCKS,
 )
 from gpu_exec.fit import Line, curve, line_through, share, slowdown
 from gpu_exec.probes import (
     ATTENTION,
     DRAFT,
     LINEAR,
+    MIRROR,
     SCAN,
     SELECTION,
-    TRANSFER,
     GapProbe,
     Notebook,
     StepProbe,
@@ -44,10 +41,9 @@ from oasis_sim.hardware import (
     Prefill,
     Selection,
     Slowdown,
-    Transport,
 )
 from oasis_sim.model import ModelShape
-from oasis_sim.scheme import Scheme, load_scheme, with_options
+from oasis_sim.scheme import Scheme, load_scheme
 from oasis_sim.units import PS_PER_MS
 
 
@@ -87,6 +83,7 @@ class Calibration:
         self._kept = kept
         self._scheme = load_scheme("oasis")
         self._gap_ms = notebook.ms(GapProbe())
+        self._transports = TransportCalibration(notebook, model, self._scheme)
 
     def costs(self, source: str) -> EngineCosts:
         """Run every probe and return the cost model."""
@@ -105,7 +102,7 @@ class Calibration:
             launch=self._launch(),
             prefill=self._kept.prefill,
             collective_ps=self._kept.collective_ps,
-            transports={name: self._transport(name) for name in TRANSFER_COUNTS},
+            transports={name: self._transports.measure(name) for name in TRANSFER_COUNTS},
             prediction_slowdown=background,
             selection_slowdown=background,
             hbm_share=self._kept.hbm_share,
@@ -147,7 +144,10 @@ class Calibration:
 
     def _attention_point(self, batch: int) -> tuple[float, float]:
         cost = self._cost(self._scheme)
-        size = batch * self._scheme.attended_tokens_max * cost.share.kv_bytes_layer
+        # The simulator counts the local block as far as it is filled, half of it on average.
+        block = self._scheme.block_tokens
+        tokens = self._scheme.chosen_blocks * block + (block + 1) / 2
+        size = batch * tokens * cost.share.kv_bytes_layer
         measured = self._net_ms(StepProbe((ATTENTION,), batch), self._nodes.attention)
         return float(size), share(self._read_ms(size), measured)
 
@@ -223,60 +223,12 @@ class Calibration:
         rest = []
         for batch in (12, 24):
             parts = [StepProbe((stage,), batch, dense=dense) for stage in (LINEAR, ATTENTION)]
-            both = self._book.ms(StepProbe((LINEAR, ATTENTION), batch, dense=dense))
+            stages = (LINEAR, ATTENTION) if dense else (LINEAR, ATTENTION, MIRROR)
+            both = self._book.ms(StepProbe(stages, batch, dense=dense))
             rest.append(both - sum(self._book.ms(probe) for probe in parts))
         return max(0, round(statistics.mean(rest) * PS_PER_MS))
 
-    # Transports and neighbours ---------------------------------------------------------------
-
-    def _line(self, transport: str, block: int) -> Line:
-        """Return one layer's transfer time in ms over its bytes, for one unit size."""
-        scheme = with_options(self._scheme, block_tokens=block)
-        unit = self._cost(scheme).share.unit_bytes(scheme)
-        sizes, times = [], []
-        for count in TRANSFER_COUNTS[transport]:
-            probe = StepProbe(
-                (TRANSFER,),
-                TRANSFER_BATCH,
-                block_tokens=block,
-                transport=transport,
-                per_head=count,
-            )
-            sizes.append(TRANSFER_BATCH * self._model.kv_heads * count * unit)
-            times.append(self._book.ms(probe) / self._model.layers)
-        return line_through(sizes, times)
-
-    def _transport(self, name: str) -> Transport:
-        lines = {block: self._line(name, block) for block in UNIT_BLOCKS}
-        points = []
-        for block, line in lines.items():
-            scheme = with_options(self._scheme, block_tokens=block)
-            unit = self._cost(scheme).share.unit_bytes(scheme)
-            points.append((float(unit), 1e3 / line.slope))
-        first = lines[UNIT_BLOCKS[0]]
-        fixed = round(first.fixed * PS_PER_MS)
-        return Transport(curve(points), fixed, self._beside_transfer(name, first))
-
-    def _beside_transfer(self, name: str, line: Line) -> Slowdown:
-        linear = [
-            (2.0 * b, self._beside(name, line, StepProbe((LINEAR,), b)))
-            for b in NEIGHBOUR_ROWS[name]
-        ]
-        attention = [self._beside(name, line, StepProbe((ATTENTION,), b)) for b in (56, 112)]
-        scan = self._beside(name, line, StepProbe((SCAN,), 88, 24_576))
-        return Slowdown(curve(linear), statistics.mean(attention), scan)
-
-    def _beside(self, name: str, line: Line, alone: StepProbe) -> float:
-        """Return the slowdown of a probe beside a transfer that covers most of it."""
-        time = self._book.ms(alone)
-        heads, layers = self._model.kv_heads, self._model.layers
-        unit = self._cost(self._scheme).share.unit_bytes(self._scheme)
-        room = OVERLAP_SHARE * time / layers - line.fixed
-        per_head = max(room / line.slope, unit) / (alone.batch * heads * unit)
-        pair = replace(alone, stages=(*alone.stages, TRANSFER), transport=name, per_head=per_head)
-        moved = alone.batch * heads * per_head * unit
-        busy = layers * (line.fixed + line.slope * moved)
-        return slowdown(time, busy, self._book.ms(pair))
+    # Neighbours -------------------------------------------------------------------------------
 
     def _beside_background(self) -> Slowdown:
         """Return what scan and selection, which one kernel does, do to the foreground."""

@@ -18,6 +18,8 @@ UNIT_BLOCKS = (16, 32, 64)
 TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (1.0, 3.0), "naive": (1.0, 3.0)}
 DRAFT_BATCHES = (24, 88)
 OVERLAP_SHARE = 0.7
+LOAD_BATCH = 56
+LOAD_SHARE = 2.0
 NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "copy_engine": (56, 120), "naive": (56, 120)}
 
 

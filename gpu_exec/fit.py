@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from oasis_sim.hardware import Curve
 
-LARGEST_SLOWDOWN = 50.0
+LARGEST_SLOWDOWN = 1000.0
 SMALLEST_SHARE = 1e-3
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gpu_exec.matrix import DENSE, ValidationCase
 from oasis_sim.engine import Scenario, simulate
 from oasis_sim.engine.schedule import Schedule
@@ -36,13 +34,14 @@ def predict(
     """
     scheme = case_scheme(case)
     scenario = Scenario(
-        profile=replace(profile, host=replace(profile.host, kv_bytes=AMPLE_HOST_BYTES)),
+        profile=profile,
         engine_name=ENGINE,
         model=model,
         scheme=scheme,
         traces=(case_trace(case, scheme, model),) if scheme.offload else (),
         workload=closed_loop(case.batch, case.context_tokens, OUTPUT_TOKENS),
         concurrency=case.batch,
+        host_bytes=AMPLE_HOST_BYTES,
         schedule_steps=steps,
     )
     schedule = simulate(scenario).schedule

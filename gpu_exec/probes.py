@@ -18,7 +18,7 @@ ROUNDS = 3
 MAX_ATTEMPTS = 4
 
 LINEAR, ATTENTION, SCAN = "linear", "attention", "scan"
-SELECTION, TRANSFER, DRAFT = "selection", "transfer", "draft"
+SELECTION, TRANSFER, DRAFT, MIRROR = "selection", "transfer", "draft", "mirror"
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,14 @@ class FakeBench:
     """Answer probes from the engine `gpu_exec` of a profile, with relative noise."""
 
     def __init__(
-        self, profile: HardwareProfile, model: ModelShape, noise: float = 0.0, seed: int = 0
+        self, profile: HardwareProfile, model: ModelShape, noise: float = 0.0, load: float = 1.0
     ) -> None:
-        """Follow `profile`; each answer varies by up to `noise`."""
+        """Follow `profile`; answers vary by `noise`; transfers beside work take `load` times."""
         self.card = Card("FAKE H200", "580.0", 132, 150_754_820_096, "no software")
         self.nodes = Nodes(linear=10, attention=1)
         self._profile, self._model, self._noise = profile, model, noise
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(0)
+        self._load = load
         self._scheme = load_scheme("oasis")
         self.asked: list[Probe] = []
 
@@ -69,7 +70,7 @@ class FakeBench:
         cost = CostModel(self._profile, "gpu_exec", self._model, scheme, 1)
         times = self._times(probe, cost)
         front = [s for s in probe.stages if s in (LINEAR, ATTENTION, DRAFT)]
-        back = [s for s in probe.stages if s not in front]
+        back = [s for s in probe.stages if s in (SCAN, SELECTION, TRANSFER)]
         launch = cost.costs.launch
         extra = launch.dense_step_ps if probe.dense else launch.step_ps
         total = sum(times[s] for s in front)
@@ -82,6 +83,10 @@ class FakeBench:
             return _beside(times[SCAN], times[TRANSFER], cost.transport.slowdown.prediction)
         if not front:
             return busy
+        if TRANSFER in back:
+            busy *= self._load
+            if busy > total:
+                return busy + total / self._model.layers
         beside_scan = cost.costs.prediction_slowdown
         neighbour = cost.transport.slowdown if TRANSFER in back else beside_scan
         rows = 2 * probe.batch

@@ -1,0 +1,105 @@
+"""Calibrate the transports: rates by unit size, under load, and what they do to neighbours."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import replace
+
+from gpu_exec.calibration_points import (
+    LOAD_BATCH,
+    LOAD_SHARE,
+    NEIGHBOUR_ROWS,
+    OVERLAP_SHARE,
+    TRANSFER_BATCH,
+    TRANSFER_COUNTS,
+    UNIT_BLOCKS,
+)
+from gpu_exec.fit import Line, curve, line_through, slowdown
+from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, Notebook, StepProbe
+from oasis_sim.engine.costs import GpuShare
+from oasis_sim.hardware import Slowdown, Transport
+from oasis_sim.model import ModelShape
+from oasis_sim.scheme import Scheme, with_options
+from oasis_sim.units import PS_PER_MS
+
+
+class TransportCalibration:
+    """Measure transports through a notebook, for the units of a model and a scheme."""
+
+    def __init__(self, notebook: Notebook, model: ModelShape, scheme: Scheme) -> None:
+        """Measure nothing yet."""
+        self._book, self._model, self._scheme = notebook, model, scheme
+        self._share = GpuShare(model, 1)
+
+    def _unit_bytes(self, scheme: Scheme) -> int:
+        return self._share.unit_bytes(scheme)
+
+    def _line(self, transport: str, block: int) -> Line:
+        """Return one layer's transfer time in ms over its bytes, for one unit size."""
+        scheme = with_options(self._scheme, block_tokens=block)
+        unit = self._unit_bytes(scheme)
+        sizes, times = [], []
+        for count in TRANSFER_COUNTS[transport]:
+            probe = StepProbe(
+                (TRANSFER,),
+                TRANSFER_BATCH,
+                block_tokens=block,
+                transport=transport,
+                per_head=count,
+            )
+            sizes.append(TRANSFER_BATCH * self._model.kv_heads * count * unit)
+            times.append(self._book.ms(probe) / self._model.layers)
+        return line_through(sizes, times)
+
+    def measure(self, name: str) -> Transport:
+        """Return rate by unit size, fixed cost, and what the transport does to its neighbours."""
+        alone = {block: self._line(name, block) for block in UNIT_BLOCKS}
+        load = self._load(name, alone[UNIT_BLOCKS[0]])
+        lines = {block: Line(line.fixed, load * line.slope) for block, line in alone.items()}
+        points = []
+        for block, line in lines.items():
+            scheme = with_options(self._scheme, block_tokens=block)
+            unit = self._unit_bytes(scheme)
+            points.append((float(unit), 1e3 / line.slope))
+        first = lines[UNIT_BLOCKS[0]]
+        fixed = round(first.fixed * PS_PER_MS)
+        return Transport(curve(points), fixed, self._beside_transfer(name, first))
+
+    def _load(self, name: str, line: Line) -> float:
+        """Return how much longer a transfer takes beside linear layers or attention.
+
+        The transfer is twice as long as the work beside it, and starts after its first layer.
+        """
+        ratios = []
+        for stage in (LINEAR, ATTENTION):
+            alone = StepProbe((stage,), LOAD_BATCH)
+            time = self._book.ms(alone)
+            pair, busy = self._with_transfer(name, line, alone, LOAD_SHARE)
+            ratios.append((self._book.ms(pair) - time / self._model.layers) / busy)
+        return max(1.0, statistics.mean(ratios))
+
+    def _with_transfer(
+        self, name: str, line: Line, alone: StepProbe, share_of_time: float
+    ) -> tuple[StepProbe, float]:
+        """Return a probe beside a transfer of that share of its time, and the transfer's ms."""
+        time, layers = self._book.ms(alone), self._model.layers
+        unit = self._unit_bytes(self._scheme)
+        head_bytes = alone.batch * self._model.kv_heads * unit
+        room = (share_of_time * time / layers - line.fixed) / line.slope
+        per_head = max(room, unit) / head_bytes
+        pair = replace(alone, stages=(*alone.stages, TRANSFER), transport=name, per_head=per_head)
+        return pair, layers * (line.fixed + line.slope * head_bytes * per_head)
+
+    def _beside_transfer(self, name: str, line: Line) -> Slowdown:
+        linear = [
+            (2.0 * b, self._beside(name, line, StepProbe((LINEAR,), b)))
+            for b in NEIGHBOUR_ROWS[name]
+        ]
+        attention = [self._beside(name, line, StepProbe((ATTENTION,), b)) for b in (56, 112)]
+        scan = self._beside(name, line, StepProbe((SCAN,), 88, 24_576))
+        return Slowdown(curve(linear), statistics.mean(attention), scan)
+
+    def _beside(self, name: str, line: Line, alone: StepProbe) -> float:
+        """Return the slowdown of a probe beside a transfer that covers most of it."""
+        pair, busy = self._with_transfer(name, line, alone, OVERLAP_SHARE)
+        return slowdown(self._book.ms(alone), busy, self._book.ms(pair))
