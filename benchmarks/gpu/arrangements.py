@@ -23,27 +23,30 @@ WARP = {"transport": "warp_gather", "gather_threads": 512}
 TMA = {"transport": "tma_gather"}
 SHARED = {"gather_exclusive": False}
 ARRANGEMENTS: dict[str, dict[str, Any]] = {
-    "always, warp 4 x 256, shared SMs": {**SHARED, "gather_threads": 256},
     "always, warp 4": WARP,
-    "always, tma 4": TMA,
-    "always, tma 2": {**TMA, "gather_ctas": 2},
-    "window, warp 4": {**WARP, "arrangement": "window"},
-    "window, warp 4 x 256": {**WARP, "arrangement": "window", "gather_threads": 256},
-    "window, tma 4": {**TMA, "arrangement": "window"},
-    "resident, warp 4": {**WARP, "arrangement": "resident"},
-    "resident, tma 4": {**TMA, "arrangement": "resident"},
-    "resident, tma 2": {**TMA, "arrangement": "resident", "gather_ctas": 2},
-    "always, tma 4, persistent GEMM": {**TMA, "gemm": "persistent"},
+    "always, warp 8": {**WARP, "gather_ctas": 8},
+    "always, tma 8": {**TMA, "gather_ctas": 8},
+    "window, warp 8": {**WARP, "arrangement": "window", "gather_ctas": 8},
+    "window, warp 12": {**WARP, "arrangement": "window", "gather_ctas": 12},
+    "window, tma 8": {**TMA, "arrangement": "window", "gather_ctas": 8},
+    "window, tma 12": {**TMA, "arrangement": "window", "gather_ctas": 12},
+    "resident, warp 8": {**WARP, "arrangement": "resident", "gather_ctas": 8},
+    "resident, tma 8": {**TMA, "arrangement": "resident", "gather_ctas": 8},
     "resident, tma 4, persistent GEMM": {**TMA, "arrangement": "resident", "gemm": "persistent"},
     "resident, warp 4, persistent GEMM": {**WARP, "arrangement": "resident", "gemm": "persistent"},
 }
-BASE = {"transport": "warp_gather", "gather_ctas": 4, "arrangement": "always", "gemm": "library",
-        "gather_threads": 256, "gather_exclusive": True, "stages": StageSwitches()}
+BASE = {
+    "transport": "warp_gather",
+    "gather_ctas": 4,
+    "arrangement": "always",
+    "gemm": "library",
+    "gather_threads": 256,
+    "gather_exclusive": True,
+    "stages": StageSwitches(),
+}
 
 
-def measure(
-    step: DecodeStep, name: str, ratio: float, timed: bool = False, **changes: Any
-) -> None:
+def measure(step: DecodeStep, name: str, ratio: float, timed: bool = False, **changes: Any) -> None:
     """Time one arrangement and keep the figures; failures are kept too."""
     started = time.perf_counter()
     try:
@@ -84,13 +87,26 @@ def main() -> None:
     off = {"transfer": False}
     measure(step, "ratio 0", 0.0, timed=True)
     measure(step, "no draft model", 0.0, stages=StageSwitches(draft=False, **off))
-    measure(step, "no draft, no selection", 0.0,
-            stages=StageSwitches(draft=False, selection=False, **off))
+    measure(
+        step,
+        "no draft, no selection",
+        0.0,
+        stages=StageSwitches(draft=False, selection=False, **off),
+    )
     measure(step, "no draft, no scan", 0.0, stages=StageSwitches(draft=False, scan=False, **off))
-    measure(step, "no draft, no scan, no attention", 0.0,
-            stages=StageSwitches(draft=False, scan=False, attention=False, mirror=False, **off))
-    measure(step, "no draft, persistent GEMM", 0.0, gemm="persistent",
-            stages=StageSwitches(draft=False, **off))
+    measure(
+        step,
+        "no draft, no scan, no attention",
+        0.0,
+        stages=StageSwitches(draft=False, scan=False, attention=False, mirror=False, **off),
+    )
+    measure(
+        step,
+        "no draft, persistent GEMM",
+        0.0,
+        gemm="persistent",
+        stages=StageSwitches(draft=False, **off),
+    )
     measure(step, "serial", 0.0, stages=StageSwitches(serial=True, **off))
     measure(step, "scan on its own stream", 0.0, prediction="stream")
     measure(step, "fused selection", 0.0, prediction="inline", selection="fused")
@@ -99,8 +115,13 @@ def main() -> None:
         step.load(synthetic_moves(config, 4, blocks, CONTEXT))
         for name, changes in ARRANGEMENTS.items():
             measure(step, name, ratio, **changes)
-        measure(step, "window, warp 4, instrumented", ratio, timed=True,
-                **ARRANGEMENTS["window, warp 4"])
+        measure(
+            step,
+            "window, warp 4, instrumented",
+            ratio,
+            timed=True,
+            **ARRANGEMENTS["window, warp 4"],
+        )
     write_rows(sys.argv[1], rows)
 
 

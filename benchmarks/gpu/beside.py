@@ -1,6 +1,6 @@
 """Time each neighbour beside each form of the gather: slowdown and the gather's own rate.
 
-    python benchmarks/gpu/beside.py OUT.json
+python benchmarks/gpu/beside.py OUT.json
 """
 
 from __future__ import annotations
@@ -26,16 +26,13 @@ from gpu_exec.kernels.movelist import DeviceMoves
 
 LAYERS = 4
 SHAPE = StepShape(LAYERS, 4096, 12288, 32, 8, 151_936)
+RESERVE = 180 << 10
 FORMS = {
     "none": None,
-    "warp 4 x 256 shared": (4, 256, 0, 0),
-    "warp 4 x 256": (4, 256, 0, 180 << 10),
-    "warp 4 x 512": (4, 512, 0, 180 << 10),
-    "warp 2 x 512": (2, 512, 0, 180 << 10),
-    "tma 4 ring 6 shared": (4, 32, 6, 0),
-    "tma 4 ring 12": (4, 32, 12, 180 << 10),
-    "tma 4 ring 20": (4, 32, 20, 180 << 10),
-    "tma 2 ring 20": (2, 32, 20, 180 << 10),
+    **{f"warp {n} x 512": (n, 512, 0, RESERVE) for n in (2, 4, 6, 8, 12, 16)},
+    **{f"tma {n} ring 12": (n, 32, 12, RESERVE) for n in (2, 4, 6, 8, 12)},
+    "warp 8 x 512 shared": (8, 512, 0, 0),
+    "warp 4 x 256": (4, 256, 0, RESERVE),
 }
 
 
@@ -64,14 +61,17 @@ def neighbours(config: Any, memory: Any, arguments: Any) -> dict[str, Callable[[
 
         return run
 
-    return {"attention": attention, "scan": scan, "linear library": linear(library_gemm),
-            "linear persistent 128": linear(persistent_gemm)}
+    return {
+        "attention": attention,
+        "scan": scan,
+        "linear library": linear(library_gemm),
+        "linear persistent 128": linear(persistent_gemm),
+    }
 
 
 def main() -> None:
     """Measure every pair and write the file."""
-    config = StepConfig(SHAPE, 128, 16384, host_bytes=4 << 30,
-                        stages=StageSwitches(draft=False))
+    config = StepConfig(SHAPE, 128, 16384, host_bytes=4 << 30, stages=StageSwitches(draft=False))
     memory = StepMemory(config)
     memory.position.copy_(16382 - torch.arange(128) % 16)
     arguments = StepArguments(config, memory)
@@ -107,8 +107,13 @@ def main() -> None:
                 rates.append(int(memory.moved.item()) * 8192 / times[-1] / 1e6)
             ms, rate = sorted(times)[1], sorted(rates)[-2]
             alone = ms if launch is None else alone
-            row = {"neighbour": name, "gather": form, "ms": round(ms, 3),
-                   "slowdown": round(ms / alone, 3), "gather_gb_per_s": round(rate, 1)}
+            row = {
+                "neighbour": name,
+                "gather": form,
+                "ms": round(ms, 3),
+                "slowdown": round(ms / alone, 3),
+                "gather_gb_per_s": round(rate, 1),
+            }
             rows.append(row)
             print(row, flush=True)
     write_rows(sys.argv[1], rows)

@@ -36,12 +36,17 @@ def graph_ms(launches: Callable[[], None], repeats: int = 10, inner: int = 1) ->
 def machine() -> dict[str, Any]:
     """Return card, driver, date, command and commit of this measurement."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    name, driver = subprocess.run(
-        query, capture_output=True, text=True, check=True
-    ).stdout.splitlines()[0].split(", ")
-    commit = os.environ.get("OASIS_COMMIT") or subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
+    name, driver = (
+        subprocess.run(query, capture_output=True, text=True, check=True)
+        .stdout.splitlines()[0]
+        .split(", ")
+    )
+    commit = (
+        os.environ.get("OASIS_COMMIT")
+        or subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+    )
     return {
         "gpu": name,
         "driver": driver,

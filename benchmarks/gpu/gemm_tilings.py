@@ -1,6 +1,6 @@
 """Compare tilings of the persistent GEMM with the library at the shapes of the reference model.
 
-    python benchmarks/gpu/gemm_tilings.py OUT.json
+python benchmarks/gpu/gemm_tilings.py OUT.json
 """
 
 from __future__ import annotations
@@ -21,11 +21,20 @@ from gpu_exec.kernels.linear import library_gemm
 
 SHAPES = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (24576, 4096), "down": (4096, 12288)}
 TILINGS = [
-    Tiling(128, 128, 64, 4, 4), Tiling(128, 128, 64, 4, 8), Tiling(128, 128, 64, 5, 8),
-    Tiling(128, 256, 64, 3, 8), Tiling(128, 256, 64, 4, 8), Tiling(128, 64, 64, 6, 4),
-    Tiling(128, 64, 128, 4, 4), Tiling(64, 256, 64, 4, 4), Tiling(256, 128, 64, 3, 8),
-    Tiling(256, 64, 64, 4, 8), Tiling(256, 64, 64, 5, 8), Tiling(256, 32, 128, 3, 8),
-    Tiling(128, 128, 128, 3, 8), Tiling(256, 32, 64, 6, 4),
+    Tiling(128, 128, 64, 4, 4),
+    Tiling(128, 128, 64, 4, 8),
+    Tiling(128, 128, 64, 5, 8),
+    Tiling(128, 256, 64, 3, 8),
+    Tiling(128, 256, 64, 4, 8),
+    Tiling(128, 64, 64, 6, 4),
+    Tiling(128, 64, 128, 4, 4),
+    Tiling(64, 256, 64, 4, 4),
+    Tiling(256, 128, 64, 3, 8),
+    Tiling(256, 64, 64, 4, 8),
+    Tiling(256, 64, 64, 5, 8),
+    Tiling(256, 32, 128, 3, 8),
+    Tiling(128, 128, 128, 3, 8),
+    Tiling(256, 32, 64, 6, 4),
 ]
 ROWS = 256
 
@@ -78,8 +87,14 @@ def main() -> None:
                 expected = expected if residual is None else expected + residual
                 error = ((out - expected).float().norm() / expected.float().norm()).item()
                 us = timed(persistent_gemm, tiling)
-                found.append({"shape": name, "gemm": tuple(tiling), "us": round(us, 1),
-                              "error": round(error, 5)})
+                found.append(
+                    {
+                        "shape": name,
+                        "gemm": tuple(tiling),
+                        "us": round(us, 1),
+                        "error": round(error, 5),
+                    }
+                )
             except Exception as error:  # noqa: BLE001 - a tiling may not fit
                 found.append({"shape": name, "gemm": tuple(tiling), "failed": str(error)[:80]})
         rows += found

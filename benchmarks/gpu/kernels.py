@@ -119,8 +119,13 @@ def drifting(config: Any, memory: Any, arguments: Any, scratch: int) -> None:
                     "oasis_select", select, position, step, config.pairs, config.max_blocks, scratch
                 )
 
-    report("selection", (graph_ms(run) - 0.004) / LAYERS / 2, batch=config.batch,
-           changed=round(float(changed), 1), cap=config.cap_blocks)
+    report(
+        "selection",
+        (graph_ms(run) - 0.004) / LAYERS / 2,
+        batch=config.batch,
+        changed=round(float(changed), 1),
+        cap=config.cap_blocks,
+    )
 
 
 def gather(config: Any, memory: Any, arguments: Any) -> None:
@@ -128,7 +133,13 @@ def gather(config: Any, memory: Any, arguments: Any) -> None:
     moves = DeviceMoves(config, synthetic_moves(config, 1, 12.0, 16384))
     gb = moves.units(0) * config.unit_bytes / 1e9
     for ring, ctas, threads in (
-        (0, 1, 512), (0, 2, 512), (0, 4, 256), (0, 4, 512), (6, 4, 32), (12, 1, 32), (12, 2, 32),
+        (0, 1, 512),
+        (0, 2, 512),
+        (0, 4, 256),
+        (0, 4, 512),
+        (6, 4, 32),
+        (12, 1, 32),
+        (12, 2, 32),
         (12, 4, 32),
     ):
         args = arguments.gather(moves, (0, LAYERS))
@@ -138,8 +149,15 @@ def gather(config: Any, memory: Any, arguments: Any) -> None:
             library.launch("oasis_gather", args, *form)
 
         ms = graph_ms(run, repeats=3)
-        report("gather tma" if ring else "gather warp", ms, gb, ctas=ctas, threads=threads,
-               ring=ring, unit=config.unit_bytes)
+        report(
+            "gather tma" if ring else "gather warp",
+            ms,
+            gb,
+            ctas=ctas,
+            threads=threads,
+            ring=ring,
+            unit=config.unit_bytes,
+        )
 
 
 def small(config: Any, memory: Any, arguments: Any) -> None:
@@ -156,8 +174,15 @@ def small(config: Any, memory: Any, arguments: Any) -> None:
 
     def norm() -> None:
         for _ in range(LAYERS):
-            library.launch("oasis_rms_norm", p(memory.x), p(weight), p(memory.normed),
-                           config.rows, 4096, ctypes.c_float(1e-6))
+            library.launch(
+                "oasis_rms_norm",
+                p(memory.x),
+                p(weight),
+                p(memory.normed),
+                config.rows,
+                4096,
+                ctypes.c_float(1e-6),
+            )
 
     def gate() -> None:
         for _ in range(LAYERS):
@@ -167,8 +192,12 @@ def small(config: Any, memory: Any, arguments: Any) -> None:
         for layer in range(LAYERS):
             library.launch("oasis_mirror", arguments.mirror(layer), 4)
 
-    for name, run in (("append", append), ("rms_norm", norm), ("silu_mul", gate),
-                      ("mirror", mirror)):
+    for name, run in (
+        ("append", append),
+        ("rms_norm", norm),
+        ("silu_mul", gate),
+        ("mirror", mirror),
+    ):
         report(name, graph_ms(run) / LAYERS, rows=config.rows)
 
 

@@ -17,25 +17,35 @@ from gpu_exec.kernels.abi import (
 from gpu_exec.kernels.config import TILE_TOKENS, StepConfig
 from gpu_exec.kernels.memory import MAX_SPLITS, DraftMemory, StepMemory
 
-ATTENTION_SLOTS = 396
 SCAN_SLOTS = 396
-ATTENTION_STAGES = 2
 SCAN_STAGES = 2
+_ATTENTION_RINGS = ((3, 264), (2, 396))
 _SPLIT_COST_TILES = 12
 
 
 def choose_splits(pairs: int, tiles: int, slots: int) -> int:
-    """Return how many CTAs share one pair, for the fewest tile times over all waves.
+    """Return how many CTAs share one pair when ``slots`` CTAs run at a time."""
+    limit = max(1, min(MAX_SPLITS, tiles // 8))
+    return min(range(1, limit + 1), key=lambda splits: _cost(pairs, tiles, splits, slots))
+
+
+def choose_attention(pairs: int, tiles: int) -> tuple[int, int]:
+    """Return (splits, ring stages) of the attention: two CTAs per SM or three, fewest waves."""
+    options = [
+        (_cost(pairs, tiles, splits, slots), splits, stages)
+        for stages, slots in _ATTENTION_RINGS
+        for splits in (choose_splits(pairs, tiles, slots),)
+    ]
+    return min(options)[1:]
+
+
+def _cost(pairs: int, tiles: int, splits: int, slots: int) -> float:
+    """Estimate the time: all slots share the bandwidth, so a wave costs its slots times tiles.
 
     Every CTA pays about ``_SPLIT_COST_TILES`` tile times to fill its ring and to combine.
     """
-
-    def cost(splits: int) -> float:
-        waves = math.ceil(pairs * splits / slots)
-        return waves * (tiles / splits + _SPLIT_COST_TILES)
-
-    limit = max(1, min(MAX_SPLITS, tiles // 8))
-    return min(range(1, limit + 1), key=cost)
+    waves = math.ceil(pairs * splits / slots)
+    return waves * slots * (tiles / splits + _SPLIT_COST_TILES)
 
 
 def _address(tensor: Any, *index: int) -> int:
@@ -49,9 +59,12 @@ class StepArguments:
         self.config, self.memory = config, memory
         per_unit = config.block_tokens // TILE_TOKENS
         blocks = config.max_blocks if config.dense else config.chosen_blocks + 1
-        self.attention_splits = choose_splits(config.pairs, blocks * per_unit, ATTENTION_SLOTS)
+        self.attention_splits, self.attention_stages = choose_attention(
+            config.pairs, blocks * per_unit
+        )
         tiles = max(1, config.max_blocks // 16)
-        self.scan_splits = choose_splits(config.pairs, tiles, SCAN_SLOTS)
+        least = 2 if tiles >= 32 else 1
+        self.scan_splits = max(least, choose_splits(config.pairs, tiles, SCAN_SLOTS))
 
     def begin(self, positions: Any) -> BeginArgs:
         """Arguments of the opening kernel; ``positions`` int32 [steps, batch] on the device."""
@@ -121,7 +134,7 @@ class StepArguments:
             slots_per_pair=c.slots_per_pair,
             local_slot=c.slots_per_pair - 2,
             splits=self.attention_splits,
-            stages=ATTENTION_STAGES,
+            stages=self.attention_stages,
             scale_log2=c.shape.head_dim**-0.5 * math.log2(math.e),
         )
 
@@ -135,7 +148,7 @@ class StepArguments:
         args.position, args.table_stride = _address(m.position), draft.blocks
         args.rows_per_request, args.block_tokens = 1, 16
         args.slots_per_pair, args.local_slot = draft.slots_per_pair, draft.blocks
-        args.splits = choose_splits(c.pairs, draft.blocks, ATTENTION_SLOTS)
+        args.splits, args.stages = choose_attention(c.pairs, draft.blocks)
         return args
 
     def scan(self, layer: int, fused: bool) -> ScanArgs:

@@ -44,6 +44,7 @@ int oasis_attention(const AttentionArgs* a, int pairs, cudaStream_t stream) {
   int ring = kAttnWarps * a->stages * kTileBytes;
   int spill = kAttnWarps * tiles * 8 * (kHeadDim + 2) * 4;
   int bytes = ring > spill ? ring : spill;
+  if (a->shared_bytes > bytes) bytes = a->shared_bytes;
   if (a->stages > 8 || columns > 32) return cudaErrorInvalidValue;
   if (tiles == 1) return attention_of<1>(*a, pairs, bytes, stream);
   if (tiles == 2) return attention_of<2>(*a, pairs, bytes, stream);
@@ -129,6 +130,7 @@ int oasis_delay(long long nanoseconds, cudaStream_t stream) {
 
 int oasis_rms_norm(const void* x, const void* weight, void* out, int rows, int width, float eps,
                    cudaStream_t stream) {
+  if (width % 8 || width > 256 * 8 * kNormParts) return cudaErrorInvalidValue;
   rms_norm<<<rows, 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(x),
                                      static_cast<const __nv_bfloat16*>(weight),
                                      static_cast<__nv_bfloat16*>(out), width, eps);

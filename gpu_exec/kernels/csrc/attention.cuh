@@ -22,6 +22,7 @@ struct AttentionArgs {
   int batch, heads, group, rows_per_request;
   int block_tokens, slots_per_pair, local_slot;
   int splits, stages;
+  int shared_bytes;          // at least this much shared memory: fewer CTAs per SM
   float scale_log2;          // softmax scale times log2(e)
 };
 

@@ -10,15 +10,26 @@ __device__ __forceinline__ float warp_sum(float x) {
   return x;
 }
 
+constexpr int kNormParts = 4;  // 16-byte parts of a row per thread: rows of up to 8,192
+
 // out = x / rms(x) * weight; one CTA of 256 threads per row, width a multiple of 8.
 __global__ void __launch_bounds__(256) rms_norm(const __nv_bfloat16* x, const __nv_bfloat16* weight,
                                                 __nv_bfloat16* out, int width, float eps) {
   __shared__ float sums[8];
   const uint4* in = reinterpret_cast<const uint4*>(x + static_cast<long long>(blockIdx.x) * width);
+  const uint4* w = reinterpret_cast<const uint4*>(weight);
+  uint4 v[kNormParts], g[kNormParts];
   float sum = 0.f;
-  for (int i = threadIdx.x; i < width / 8; i += 256) {
-    uint4 v = in[i];
-    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&v);
+#pragma unroll
+  for (int part = 0; part < kNormParts; ++part) {
+    int i = threadIdx.x + part * 256;
+    bool inside = i < width / 8;
+    v[part] = inside ? in[i] : make_uint4(0, 0, 0, 0);
+    g[part] = inside ? w[i] : make_uint4(0, 0, 0, 0);
+  }
+#pragma unroll
+  for (int part = 0; part < kNormParts; ++part) {
+    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&v[part]);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
       float2 f = __bfloat1622float2(p[j]);
@@ -33,11 +44,13 @@ __global__ void __launch_bounds__(256) rms_norm(const __nv_bfloat16* x, const __
   for (int i = 0; i < 8; ++i) total += sums[i];
   float scale = rsqrtf(total / width + eps);
   uint4* to = reinterpret_cast<uint4*>(out + static_cast<long long>(blockIdx.x) * width);
-  const uint4* w = reinterpret_cast<const uint4*>(weight);
-  for (int i = threadIdx.x; i < width / 8; i += 256) {
-    uint4 v = in[i], g = w[i], r;
-    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&v);
-    const __nv_bfloat162* q = reinterpret_cast<const __nv_bfloat162*>(&g);
+#pragma unroll
+  for (int part = 0; part < kNormParts; ++part) {
+    int i = threadIdx.x + part * 256;
+    if (i >= width / 8) break;
+    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&v[part]);
+    const __nv_bfloat162* q = reinterpret_cast<const __nv_bfloat162*>(&g[part]);
+    uint4 r;
     uint32_t* o = reinterpret_cast<uint32_t*>(&r);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {

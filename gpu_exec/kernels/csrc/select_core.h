@@ -10,29 +10,36 @@ OASIS_DEVICE void load_pair(const SelectArgs& a, const SelectScratch& s, int pai
   const int* slot_block = a.slot_block + static_cast<long long>(pair) * a.pool;
   const int* stamp = a.stamp + static_cast<long long>(pair) * a.pool;
 #ifdef __CUDACC__
+  // The first loads go out before anything waits, also before the position is known.
+  const int readable = static_cast<int>(a.score_stride) - a.first_block;
+  float first[8];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    int i = threadIdx.x + j * blockDim.x;
+    first[j] = i < readable ? scores[i] : 0.f;
+  }
+  int block0 = threadIdx.x < a.pool ? slot_block[threadIdx.x] : -1;
+  int stamp0 = threadIdx.x < a.pool ? stamp[threadIdx.x] : 0;
   if (threadIdx.x < 8) s.scalar[threadIdx.x] = threadIdx.x == kAnd ? -1 : 0;
   for (int i = threadIdx.x; i < kPasses * kBins; i += blockDim.x) s.hist[i] = 0;
   for (int i = threadIdx.x; i < (n + 31) / 32; i += blockDim.x) s.resident[i] = 0;
   __syncthreads();
   uint32_t ones = 0, zeros = ~0u;
-  for (int base = threadIdx.x; base < n; base += 8 * blockDim.x) {
-    float v[8];  // eight loads in flight before the first use
+  auto keep = [&](int i, float score) {
+    uint32_t key = score_key(score);
+    s.key[i] = key, ones |= key, zeros &= key;
+  };
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      int i = base + j * blockDim.x;
-      v[j] = i < n ? scores[i] : 0.f;
-    }
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      int i = base + j * blockDim.x;
-      if (i >= n) break;
-      uint32_t key = score_key(v[j]);
-      s.key[i] = key, ones |= key, zeros &= key;
-    }
+  for (int j = 0; j < 8; ++j) {
+    int i = threadIdx.x + j * blockDim.x;
+    if (i < n) keep(i, first[j]);
+  }
+  OASIS_FOR(i, n - 8 * static_cast<int>(blockDim.x)) {
+    keep(i + 8 * blockDim.x, scores[i + 8 * blockDim.x]);
   }
   for (int i = threadIdx.x; i < a.pool; i += blockDim.x) {
-    int block = slot_block[i], when = stamp[i];
-    s.slot_block[i] = block, s.stamp[i] = when;
+    int block = i == threadIdx.x ? block0 : slot_block[i];
+    s.slot_block[i] = block, s.stamp[i] = i == threadIdx.x ? stamp0 : stamp[i];
     int inside = block - a.first_block;
     if (block >= 0 && inside >= 0 && inside < n) set_bit(s.resident, inside);
     if (block < 0) atomicAdd(&s.scalar[kFree], 1);
