@@ -85,9 +85,10 @@ class _Job:
     "--drafter",
     "drafters",
     multiple=True,
-    default=("ngram", "skip"),
+    default=("skip", "ngram"),
     show_default=True,
-    help="ngram, skip (leaves out the middle eighth of the layers) or skipA-B; repeatable.",
+    help="skip (leaves out the middle eighth of the layers), skipA-B or ngram; the first is the "
+    "default of later commands; repeatable.",
 )
 @click.option(
     "--draft-budget",
@@ -105,7 +106,7 @@ class _Job:
 @click.option(
     "--max-perplexity",
     type=float,
-    default=200.0,
+    default=100.0,
     show_default=True,
     help="Refuse a model that reads the prompt worse than this.",
 )

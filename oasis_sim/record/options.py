@@ -36,12 +36,12 @@ class RecordOptions:
     stored_blocks: int | None = None
     layers: str = "all"
     mass: bool = True
-    drafters: tuple[str, ...] = ("ngram", "skip")
+    drafters: tuple[str, ...] = ("skip", "ngram")
     draft_budget_tokens: int = 2048
     sink_blocks: int = 0
     recent_blocks: int = 1
     chunk_tokens: int = 256
-    max_perplexity: float = 200.0
+    max_perplexity: float = 100.0
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -66,7 +66,7 @@ class RecordOptions:
             )
         if math.isnan(self.max_perplexity) or self.max_perplexity <= 1.0:
             raise InputError(
-                "must be a number above 1", field="max_perplexity", fix="the default is 200"
+                "must be a number above 1", field="max_perplexity", fix="the default is 100"
             )
         if self.draft_budget_tokens % self.block_tokens:
             raise InputError(
