@@ -50,7 +50,6 @@ ENGINE = "vllm"
 DEFAULT_RATIO = 0.05
 TABLE_PERIOD = 64
 TOLERANCE = {"table2": 0.05, "fig11": 0.07}
-FIT_REQUESTS = 192
 IMPOSSIBLE = 100.0  # residual of constants with which a run cannot be made
 
 
@@ -242,9 +241,7 @@ def evaluate(case: Case, profile: HardwareProfile, trace: str | None) -> list[Me
         found, table = table2.metrics(steps), table2.NAME
         keys: dict[str, Any] = {"fetch_ratio": case.ratio}
     else:
-        count = min(2 * case.point.concurrency + 32, FIT_REQUESTS)
-        count = max(count, case.point.concurrency + 64)
-        steps, requests = run(fig11.scenario(setup, case.point, count), case.ratio)
+        steps, requests = run(fig11.scenario(setup, case.point), case.ratio)
         found, table = fig11.metrics(steps, requests, case.point.concurrency), fig11.NAME
         keys = case.point.keys
     label = " ".join(str(value) for key, value in keys.items() if key != "context_tokens")

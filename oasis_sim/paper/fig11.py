@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from oasis_sim.engine import Scenario, simulate
+from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.memory import plan_memory
 from oasis_sim.engine.result import RequestLog, StepLog
 from oasis_sim.errors import RunFailed
 from oasis_sim.model import load_model
@@ -27,11 +29,10 @@ CONTEXT_TOKENS = 16_384
 GPUS_PER_HOST = 8
 OUTPUT_TOKENS = 2_048
 UNITS = {"output_tokens_per_s": "tok/s", "running_batch": "requests", "tpot_ms": "ms"}
-LEAST_REQUESTS, MOST_REQUESTS = 32, 384
+LIVES = 2
 NOTES = (
-    f"scenario: closed loop of {LEAST_REQUESTS} to {MOST_REQUESTS} requests (four times the "
-    f"concurrency) with {OUTPUT_TOKENS:,} output tokens each, measured over whole request lives "
-    "while the loop is full; running batch = tok/s x mean TPOT",
+    f"scenario: closed loop of equal requests with {OUTPUT_TOKENS:,} output tokens each, measured "
+    "over whole request lives while the loop is full; running batch = tok/s x mean TPOT",
     "235b runs on 8 GPUs with tensor parallelism; tok/s are of all of them",
 )
 
@@ -66,11 +67,6 @@ def points(context_tokens: int) -> tuple[Point, ...]:
     )
 
 
-def requests_for(concurrency: int) -> int:
-    """Return how many requests a loop of this concurrency serves."""
-    return min(max(4 * concurrency, LEAST_REQUESTS), MOST_REQUESTS)
-
-
 def compare(
     setup: Setup,
     published: Published,
@@ -85,7 +81,7 @@ def compare(
         progress(done, len(todo))
         simulated: dict[str, float | None] = {}
         try:
-            result = simulate(scenario(setup, point, requests_for(point.concurrency)))
+            result = simulate(scenario(setup, point))
             simulated = metrics(result.steps, result.requests, point.concurrency)
         except RunFailed as error:
             # A context that does not fit is a result: the point stays empty and says why.
@@ -96,23 +92,33 @@ def compare(
     return Comparison(NAME, TITLE, tuple(rows), (*NOTES, *failures, *origin))
 
 
-def scenario(setup: Setup, point: Point, requests: int) -> Scenario:
-    """Return the run behind one point."""
-    model, tp = MODELS[point.model]
-    scheme = load_scheme(point.system)
+def scenario(setup: Setup, point: Point) -> Scenario:
+    """Return the run behind one point: enough requests for a window of two lives or more."""
+    name, tp = MODELS[point.model]
+    model, scheme = load_model(name), load_scheme(point.system)
+    cost = CostModel(setup.profile, setup.engine, model, scheme, tp)
+    together = most_together(cost, point)
     return Scenario(
         profile=setup.profile,
         engine_name=setup.engine,
-        model=load_model(model),
+        model=model,
         scheme=scheme,
         traces=setup.traces if scheme.offload else (),
-        workload=closed_loop(requests, point.context_tokens, OUTPUT_TOKENS),
+        workload=closed_loop(
+            point.concurrency + LIVES * together, point.context_tokens, OUTPUT_TOKENS
+        ),
         concurrency=point.concurrency,
         tp=tp,
         # The GPUs that are not used leave their share of the host to the others.
         host_bytes=setup.profile.host.kv_bytes * GPUS_PER_HOST // tp,
         schedule_steps=0,
     )
+
+
+def most_together(cost: CostModel, point: Point) -> int:
+    """Return how many requests of a point may run at once: by concurrency or by HBM."""
+    plan = plan_memory(cost, point.context_tokens)
+    return max(1, min(point.concurrency, plan.kv_pool_bytes // plan.sparse_request_bytes))
 
 
 def metrics(steps: StepLog, requests: RequestLog, concurrency: int) -> dict[str, float | None]:

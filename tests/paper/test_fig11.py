@@ -33,19 +33,22 @@ def test_every_published_point_of_these_systems_is_run() -> None:
     assert all(dict(point.keys) in run for point in wanted)
 
 
-@pytest.mark.parametrize(("concurrency", "requests"), [(1, 32), (8, 32), (64, 256), (256, 384)])
-def test_requests_grow_with_concurrency(concurrency: int, requests: int) -> None:
-    """Four times the concurrency, within bounds."""
-    assert fig11.requests_for(concurrency) == requests
-
-
 def test_scenario_of_a_point() -> None:
     """235B is spread over eight GPUs, and only a scheme with offload follows the traces."""
     setup = Setup(load_profile("h100"), "vllm", (random_trace(),))
-    sparse = fig11.scenario(setup, fig11.Point("235b", 16_384, "oasis", 32), 100)
-    dense = fig11.scenario(setup, fig11.Point("8b", 16_384, "dense", 32), 100)
+    sparse = fig11.scenario(setup, fig11.Point("235b", 16_384, "oasis", 32))
+    dense = fig11.scenario(setup, fig11.Point("8b", 16_384, "dense", 32))
     assert (sparse.tp, len(sparse.traces), sparse.concurrency) == (8, 1, 32)
-    assert (dense.tp, len(dense.traces), len(dense.workload.arrival_ps)) == (1, 0, 100)
+    assert (dense.tp, len(dense.traces), dense.concurrency) == (1, 0, 32)
+
+
+def test_requests_follow_what_runs_together() -> None:
+    """Three times the concurrency, or the concurrency and twice what fits into HBM."""
+    setup = Setup(load_profile("h100"), "vllm", (random_trace(),))
+    few = fig11.scenario(setup, fig11.Point("8b", 16_384, "dense", 8))
+    many = fig11.scenario(setup, fig11.Point("8b", 16_384, "dense", 256))
+    assert len(few.workload.arrival_ps) == 24
+    assert 256 + 2 * 20 <= len(many.workload.arrival_ps) <= 256 + 2 * 26
 
 
 def test_what_does_not_fit_stays_empty_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
