@@ -310,6 +310,7 @@ def scenario_specs(draw: st.DrawFn) -> ScenarioSpec:
         load=load,
         concurrency=draw(st.none() | st.integers(1, 10**6)),
         tp=draw(st.integers(1, 1024)),
+        host_bytes=draw(st.none() | st.integers(0, 2**53)),
         seed=draw(st.integers(0, 2**32 - 1)),
         max_steps=draw(st.none() | st.integers(1, 10**9)),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from oasis_sim.errors import UsageError
+from oasis_sim.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from oasis_sim.engine.spec import LoadSpec, ScenarioSpec
@@ -48,6 +48,16 @@ class FiniteNumber(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number", param, ctx)
         return number
+
+
+def size_in_bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Read a size with its unit, such as `400 GiB`, or fail as usage."""
+    from oasis_sim.units import parse_bytes
+
+    try:
+        return None if value is None else parse_bytes(value)
+    except InputError as error:
+        raise click.BadParameter(str(error), ctx, param) from None
 
 
 TOKENS = click.IntRange(1, MOST_TOKENS)
@@ -104,6 +114,13 @@ SCENARIO_OPTIONS = (
         "--workload-format", type=click.Choice(WORKLOAD_FORMATS), help="Format of that file."
     ),
     click.option("--tp", type=click.IntRange(1, 1024), help="GPUs per model.  [default: 1]"),
+    click.option(
+        "--host-memory",
+        "host_bytes",
+        callback=size_in_bytes,
+        metavar="SIZE",
+        help="Host memory for KV per GPU, such as '400 GiB'.  [default: the profile's]",
+    ),
     click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Seed.  [default: 0]"),
     click.option(
         "--steps", type=click.IntRange(1, MOST_TOKENS), help="Stop after this many steps."
@@ -148,7 +165,7 @@ def spec_from(values: Mapping[str, Any], base: ScenarioSpec | None = None) -> Sc
         load = replace(load, requests=2 * concurrency)
     names = {
         key: values[key]
-        for key in ("profile", "engine", "model", "tp", "seed")
+        for key in ("profile", "engine", "model", "tp", "host_bytes", "seed")
         if values[key] is not None
     }
     return replace(

@@ -70,6 +70,7 @@ class ScenarioSpec:
     load: LoadSpec = field(default_factory=LoadSpec)
     concurrency: int | None = DEFAULT_CONCURRENCY
     tp: int = 1
+    host_bytes: int | None = None
     seed: int = 0
     max_steps: int | None = None
 
@@ -87,6 +88,7 @@ class ScenarioSpec:
             concurrency=self.concurrency,
             drafter=self.drafter,
             tp=self.tp,
+            host_bytes=self.host_bytes,
             seed=self.seed,
             max_steps=self.max_steps,
         )

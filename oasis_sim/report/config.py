@@ -70,6 +70,7 @@ def write_config(spec: ScenarioSpec, scenario: Scenario) -> str:
         "workload": loads,
         "concurrency": spec.concurrency,
         "tp": spec.tp,
+        "host_bytes": spec.host_bytes,
         "seed": spec.seed,
         "max_steps": spec.max_steps,
         "scheme": spec.scheme.to_config(),
@@ -96,6 +97,7 @@ def read_config(path: str | Path) -> Config:
         load=load,
         concurrency=_read_concurrency(fields, document, load),
         tp=fields.integer("tp", defaults.tp, low=1, high=1024),
+        host_bytes=_optional(fields, "host_bytes", low=0),
         seed=fields.integer("seed", defaults.seed, high=2**32 - 1),
         max_steps=_optional(fields, "max_steps", low=1),
     )

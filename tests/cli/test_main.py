@@ -125,6 +125,8 @@ def test_a_message_over_several_lines_becomes_one(capsys: pytest.CaptureFixture[
         (["run", "--fetch-ratio", "1.5"], "0<=x<=1"),
         (["run", "--rate", "0"], "x>0"),
         (["run", "--engine", "vlllm"], "roofline"),
+        (["run", "--host-memory", "80 Gb"], "GiB"),
+        (["run", "--host-memory", "80"], "GiB"),
         (["schemes", "--format", "xml"], "json"),
         (["run", "surplus"], "surplus"),
     ],

@@ -96,6 +96,13 @@ def test_options_override_a_config() -> None:
     assert spec_from(options(), base) == base
 
 
+def test_host_memory_is_given_with_its_unit() -> None:
+    """The option's value reaches the scenario as bytes."""
+    assert spec_from(options(host_bytes=400 * 2**30)).host_bytes == 400 * 2**30
+    context = run.make_context("run", ["--host-memory", "400 GiB"])
+    assert context.params["host_bytes"] == 400 * 2**30
+
+
 def test_a_config_keeps_its_requests_when_the_concurrency_changes() -> None:
     """Only the default number of requests follows the concurrency."""
     base = ScenarioSpec(load=LoadSpec(requests=7))
