@@ -160,18 +160,26 @@ def _pool_info(shard: _Shard, unit_bytes: int) -> PoolInfo:
 
 
 def _check_slots(shard: _Shard, slots: Int64) -> tuple[int, str | None]:
+    """Count slots that do not hold what they must, and describe the first of them."""
     wrong = 0
     first: str | None = None
     step = _chunk(shard.device.shape[1])
     for start in range(0, len(slots), step):
         part = slots[start : start + step]
-        contents, expected = shard.device[part], shard.expected[part]
-        bad = wrong_units(contents, np.maximum(expected, 0))
-        untouched = expected < 0
-        bad[untouched] = (contents[untouched] != POISON).any(axis=1)
-        wrong += int(bad.sum())
-        if first is None and bad.any():
-            at = int(np.argmax(bad))
-            found = int(address_of(contents[at : at + 1])[0])
-            first = f"slot {part[at]} must hold unit {expected[at]}, its stamp says {found}"
+        bad = part[_wrong_slots(shard, part)]
+        wrong += len(bad)
+        if first is None and len(bad):
+            at = bad[:1]
+            found = int(address_of(shard.device[at])[0])
+            first = f"slot {at[0]} must hold unit {shard.expected[at[0]]}, its stamp says {found}"
     return wrong, first
+
+
+def _wrong_slots(shard: _Shard, slots: Int64) -> npt.NDArray[np.bool_]:
+    """Return which slots are wrong: another unit than the last one moved there, or not poison."""
+    expected = shard.expected[slots]
+    bad = np.zeros(len(slots), dtype=bool)
+    touched = expected >= 0
+    bad[touched] = wrong_units(shard.device[slots[touched]], expected[touched])
+    bad[~touched] = (shard.device[slots[~touched]] != POISON).any(axis=1)
+    return bad
