@@ -13,13 +13,12 @@ import numpy.typing as npt
 
 from gpu_exec.executor import DeviceInfo, Executor, PoolInfo, StepRun
 from oasis_sim.engine.schedule import Schedule
-from oasis_sim.errors import InputError, RunFailed
+from oasis_sim.errors import RunFailed
 from oasis_sim.fileio import inside, write_atomic
 from oasis_sim.units import PS_PER_MS
 
 FORMAT = "oasis-replay"
 VERSION = 1
-SCHEDULE_NAME = "schedule.npz"
 REPLAY_NAME = "replay.json"
 
 
@@ -113,21 +112,6 @@ def replay(
         notes=_notes(schedule, executor, compared),
         problems=_problems(rows, runs, pool_wrong, pool_text),
     )
-
-
-def load_run_schedule(run_dir: str | Path) -> Schedule:
-    """Load the schedule of a run directory; raises InputError when there is none."""
-    directory = Path(run_dir)
-    if not directory.is_dir():
-        raise InputError("is not a run directory", file=directory, fix="give the --out of a run")
-    path = inside(directory, SCHEDULE_NAME)
-    if not path.exists():
-        raise InputError(
-            f"has no {SCHEDULE_NAME}",
-            file=directory,
-            fix="this run moved nothing that can be replayed; run again with an offloading scheme",
-        )
-    return Schedule.load(path)
 
 
 def write_report(report: ReplayReport, run_dir: str | Path) -> Path:

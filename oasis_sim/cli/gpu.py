@@ -47,9 +47,10 @@ def replay(
     from gpu_exec.default_run import default_schedule
     from gpu_exec.device import require_gpu
     from gpu_exec.open_executor import open_executor
-    from gpu_exec.replay import load_run_schedule, write_report
     from gpu_exec.replay import replay as execute
+    from gpu_exec.replay import write_report
     from gpu_exec.replay_table import replay_lines
+    from gpu_exec.run_dir import load_run_schedule
 
     kind = _device_kind(gpu, device)
     host_bytes = size_of(host_memory)

@@ -25,6 +25,7 @@ CONFIG_NAME = "config.yaml"
 SUMMARY_NAME = "summary.json"
 SCHEDULE_NAME = "schedule.npz"
 LOG_NAME = "run.log"
+REPLAY_NAME = "replay.json"
 
 
 def json_text(value: Any) -> str:
@@ -86,7 +87,7 @@ def is_whole_run(directory: Path) -> bool:
         return False
     try:
         listed = json.loads(manifest)["files"]
-        known = {*listed, MANIFEST_NAME, LOG_NAME}
+        known = {*listed, MANIFEST_NAME, LOG_NAME, REPLAY_NAME}
     except (ValueError, TypeError, KeyError, RecursionError):
         return False
     return {path.name for path in directory.iterdir()} <= known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from hypothesis import strategies as st
 from gpu_exec.executor import StepRun
 from gpu_exec.executor_cpu import CpuExecutor
 from gpu_exec.moves import head_shards, plan_moves
-from gpu_exec.replay import load_run_schedule, replay, write_report
+from gpu_exec.replay import replay, write_report
 from gpu_exec.replay_table import replay_lines
+from gpu_exec.run_dir import load_run_schedule
 from gpu_exec.stamps import POISON, address_of, stamp, wrong_units
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import InputError, RunFailed, UsageError
@@ -238,6 +240,32 @@ def test_run_directory_refusals(tmp_path: Path) -> None:
     (run / "schedule.npz").symlink_to(tmp_path / "schedule.npz")
     with pytest.raises(InputError, match="out of its directory"):
         load_run_schedule(run)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "message"),
+    [
+        ('{"files": {"schedule.npz": {"sha256": "00"}}}', "is not the file"),
+        ('{"files": {"schedule.npz": []}}', "does not list"),
+        ('{"files": 3}', "does not list"),
+        ("{", "not valid JSON"),
+    ],
+)
+def test_schedule_of_another_run(manifest: str, message: str, tmp_path: Path) -> None:
+    """A schedule that the manifest does not vouch for is refused."""
+    make_schedule(Case()).save(tmp_path / "schedule.npz")
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(InputError, match=message):
+        load_run_schedule(tmp_path)
+
+
+def test_schedule_of_this_run(tmp_path: Path) -> None:
+    """The schedule that the manifest lists is taken."""
+    make_schedule(Case()).save(tmp_path / "schedule.npz")
+    digest = hashlib.sha256((tmp_path / "schedule.npz").read_bytes()).hexdigest()
+    text = json.dumps({"files": {"schedule.npz": {"sha256": digest}}})
+    (tmp_path / "manifest.json").write_text(text)
+    assert make_schedule(Case()).moves == load_run_schedule(tmp_path).moves
 
 
 def test_import_is_light() -> None:

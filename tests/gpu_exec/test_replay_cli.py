@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from oasis_sim.cli.main import main
+from oasis_sim.report.directory import is_whole_run
 from tests.gpu_exec.schedule_cases import Case, make_schedule
 
 
@@ -44,6 +45,16 @@ def test_replay_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads((run_dir / "replay.json").read_text()) == document
     assert "" == captured.err
     assert document["bytes"]["scheduled"] == document["bytes"]["moved"] > 0
+
+
+def test_replayed_run_is_still_a_whole_run(run_dir: Path) -> None:
+    """The report does not make a run directory look as if someone else had written into it."""
+    (run_dir / "manifest.json").write_text('{"files": {"schedule.npz": {}}}')
+    assert is_whole_run(run_dir)
+    (run_dir / "replay.json").write_text("{}")
+    assert is_whole_run(run_dir)
+    (run_dir / "thesis.tex").write_text("")
+    assert not is_whole_run(run_dir)
 
 
 def test_replay_on_several_devices(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
