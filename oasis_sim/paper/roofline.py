@@ -16,7 +16,7 @@ import numpy as np
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import footprint, plan_memory
 from oasis_sim.engine.walks import build_walks
-from oasis_sim.errors import RunFailed
+from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import HardwareProfile
 from oasis_sim.model import ModelShape
 from oasis_sim.scheme import Scheme
@@ -132,6 +132,7 @@ def roofline(case: RooflineCase, scheme: Scheme) -> Roofline:
     of every block (sparse). PCIe bytes: the blocks that a trace moves, or the cap without a trace.
     The network roof holds when the blocks come from another node's memory.
     """
+    _check_tp(case.model, case.tp)
     cost = CostModel(case.profile, ENGINE, case.model, scheme, case.tp)
     plan, sizes = plan_memory(cost, case.context_tokens), footprint(cost)
     context = case.context_tokens
@@ -153,6 +154,15 @@ def roofline(case: RooflineCase, scheme: Scheme) -> Roofline:
     return Roofline(scheme.name, (hbm, pcie, network), request, batch, tpot_min_s)
 
 
+def _check_tp(model: ModelShape, tp: int) -> None:
+    """Raise UsageError unless `tp` GPUs can share the heads of a model."""
+    if model.query_heads % tp or (model.kv_heads % tp and tp % model.kv_heads):
+        raise UsageError(
+            f"{model.query_heads} query heads and {model.kv_heads} KV heads of {model.name} "
+            f"cannot be spread evenly over {tp} GPUs"
+        )
+
+
 def read_bytes_per_token(cost: CostModel, context_tokens: int) -> float:
     """Return the HBM bytes that attention and prediction read per token and GPU."""
     share, scheme = cost.share, cost.scheme
@@ -172,7 +182,8 @@ def moved_bytes_per_token(case: RooflineCase, cost: CostModel) -> float:
     if not scheme.offload:
         return 0.0
     if not case.traces:
-        blocks = float(scheme.admission_cap * share.kv_heads * share.model.layers)
+        outside = max(0, case.context_tokens // scheme.block_tokens - scheme.chosen_blocks)
+        blocks = float(min(scheme.admission_cap, outside) * share.kv_heads * share.model.layers)
     else:
         walks = build_walks(case.traces, scheme, share, case.drafter, 0)
         blocks = float(np.mean(walks.tables.admitted.sum(axis=1)))

@@ -14,12 +14,13 @@ from oasis_sim.scheme import load_scheme
 from tests.engine.scenarios import random_trace
 
 
-def split(scheme: str, engine: str = "vllm", batch: int = 8) -> Breakdown:
-    """Return the breakdown of Qwen3-8B at 4,096 tokens."""
+def split(scheme: str, engine: str = "vllm", context_tokens: int = 4096) -> Breakdown:
+    """Return the breakdown of eight requests on Qwen3-8B."""
+    batch = 8
     profile, model = load_profile("h100"), load_model("qwen3-8b")
     traces = () if scheme == "dense" else (random_trace(blocks=256),)
     setup = Setup(profile, engine, traces)
-    scenario = breakdown_scenario(setup, model, load_scheme(scheme), batch, 4096)
+    scenario = breakdown_scenario(setup, model, load_scheme(scheme), batch, context_tokens)
     return breakdown_of(serial_retrieval(profile, model, batch, 2048), simulate(scenario))
 
 
@@ -45,6 +46,14 @@ def test_dense_has_no_background() -> None:
     found = split("dense")
     assert found.background == {}
     assert found.simulated["retrieval"] == 0.0
+
+
+def test_contexts_within_the_budget_stay_dense() -> None:
+    """Below the budget a sparse scheme attends all, and nothing moves."""
+    found = split("oasis", context_tokens=10)
+    assert found.background["transfer"] == 0.0
+    assert found.simulated["retrieval"] == 0.0
+    assert sum(found.simulated.values()) == pytest.approx(found.step_ms)
 
 
 def test_serial_columns_are_the_formula() -> None:

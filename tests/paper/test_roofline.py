@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oasis_sim.engine import Scenario, simulate
-from oasis_sim.errors import RunFailed
+from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import HardwareProfile, load_profile
 from oasis_sim.model import ModelShape, load_model
 from oasis_sim.paper.roofline import Roofline, RooflineCase, roofline
@@ -85,6 +85,20 @@ def test_tensor_parallel_holds_a_head_twice() -> None:
         load_scheme("dense"),
     )
     assert found.tiers[0].kv_bytes_per_token == 16_384 * 48_128
+
+
+def test_nothing_moves_within_the_budget() -> None:
+    """A context of 128 blocks is resident as a whole; one block more can be missed."""
+    within, over = roofs_of("oasis", 128 * 16), roofs_of("oasis", 129 * 16)
+    assert within.tiers[1].kv_bytes_per_token == 0
+    assert over.tiers[1].kv_bytes_per_token == 8 * 36 * 8192
+
+
+@pytest.mark.parametrize("tp", [3, 5])
+def test_heads_that_cannot_be_spread_are_refused(tp: int) -> None:
+    """Eight KV heads over three GPUs is no layout that an engine has."""
+    with pytest.raises(UsageError, match=f"evenly over {tp} GPUs"):
+        roofs_of("dense", tp=tp)
 
 
 def test_binding_roof_is_the_lowest_of_one_node() -> None:
