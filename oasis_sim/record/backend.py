@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
+import importlib.util
 import io
 import os
 from dataclasses import dataclass
@@ -61,16 +61,17 @@ class RecordedModel:
 
 
 def require_backend(gguf: bool) -> None:
-    """Raise UsageError that names the pip extra when a needed package is missing."""
+    """Raise UsageError that names the pip extra when a needed package is missing or broken."""
     needed = ["torch", "transformers", *(["gguf", "accelerate"] if gguf else [])]
-    missing = []
+    missing = [package for package in needed if importlib.util.find_spec(package) is None]
+    if missing:
+        raise UsageError(f"recording needs {', '.join(missing)}: {_INSTALL}")
     for package in needed:
         try:
             importlib.import_module(package)
-        except ImportError:
-            missing.append(package)
-    if missing:
-        raise UsageError(f"recording needs {', '.join(missing)}: {_INSTALL}")
+        except ImportError as error:
+            problem = printable(str(error).split("\n")[0], 200)
+            raise UsageError(f"{package} cannot be imported ({problem}): {_INSTALL}") from None
 
 
 def load_recorded_model(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -141,17 +142,19 @@ def test_dtype_and_threads_are_checked(model_folder):
 
 
 def test_missing_packages_are_named_with_the_extra(monkeypatch):
-    """Without torch the message says what to install."""
-    whole = importlib.import_module
-
-    def without(name: str):
-        if name in {"torch", "gguf"}:
-            raise ImportError(name)
-        return whole(name)
-
-    monkeypatch.setattr(importlib, "import_module", without)
-    with pytest.raises(UsageError, match=r"torch, gguf: pip install 'oasis-sim\[record\]'"):
+    """Without torch the message says what to install, with a broken one what is wrong."""
+    extra = r"pip install 'oasis-sim\[record\]'"
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UsageError, match=f"needs gguf: {extra}"):
         require_backend(gguf=True)
+    require_backend(gguf=False)
+
+    def broken(name: str):
+        raise ImportError("no such symbol")
+
+    monkeypatch.setattr(importlib, "import_module", broken)
+    with pytest.raises(UsageError, match=rf"torch cannot be imported \(no such symbol\): {extra}"):
+        require_backend(gguf=False)
 
 
 def test_attention_check_accepts_every_supported_type():
