@@ -16,7 +16,7 @@ from oasis_sim.hardware import HardwareProfile
 from oasis_sim.model import ModelShape
 
 LINK_BYTES = 1 << 30
-READ_BYTES = 8 << 30
+READ_BYTES = 4 << 30
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 

@@ -19,14 +19,16 @@ ENGINE = "gpu_exec"
 CPU_BATCH = 8
 OUTPUT_TOKENS = 1_024
 FREE_SHARE = 0.9
+AMPLE_HOST_BYTES = 1 << 44
 
 
 def default_schedule(kind: str, profile: str = PROFILE) -> Schedule:
     """Simulate the default scenario with as many requests as the device holds.
 
-    `kind` cuda: as many as fit in the free HBM, at most the default concurrency; cpu: a few.
+    `kind` cuda: as many as fit in the free HBM, at most the default concurrency; cpu: a few. Host
+    memory is taken as large enough, since execution shares host units where it is not.
     """
-    spec = ScenarioSpec(profile=profile, engine=ENGINE)
+    spec = ScenarioSpec(profile=profile, engine=ENGINE, host_bytes=AMPLE_HOST_BYTES)
     batch = CPU_BATCH if kind == "cpu" else _fitting_batch(spec)
     load = LoadSpec(requests=batch, output_tokens=OUTPUT_TOKENS)
     schedule = simulate(replace(spec, load=load, concurrency=batch).scenario()).schedule
