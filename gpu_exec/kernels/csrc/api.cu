@@ -23,7 +23,11 @@ int allow_shared(Kernel kernel, int bytes) {
 template <int NT>
 int attention_of(const AttentionArgs& a, int pairs, int bytes, cudaStream_t stream) {
   if (int e = allow_shared(paged_attention<NT>, bytes)) return e;
-  paged_attention<NT><<<dim3(pairs, a.splits), kAttnThreads, bytes, stream>>>(a);
+  int device = 0, sms = 0, items = pairs * a.splits;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
+  int ctas = items < 2 * sms ? items : 2 * sms;
+  paged_attention<NT><<<ctas, kAttnThreads, bytes, stream>>>(a, items);
   return launched();
 }
 
@@ -43,8 +47,7 @@ int oasis_attention(const AttentionArgs* a, int pairs, cudaStream_t stream) {
   int tiles = columns <= 8 ? 1 : columns <= 16 ? 2 : 4;
   int ring = kAttnWarps * a->stages * kTileBytes;
   int spill = kAttnWarps * tiles * 8 * (kHeadDim + 2) * 4;
-  int bytes = ring > spill ? ring : spill;
-  if (a->shared_bytes > bytes) bytes = a->shared_bytes;
+  int bytes = ring + spill;
   if (a->stages > 8 || columns > 32) return cudaErrorInvalidValue;
   if (tiles == 1) return attention_of<1>(*a, pairs, bytes, stream);
   if (tiles == 2) return attention_of<2>(*a, pairs, bytes, stream);
@@ -53,7 +56,7 @@ int oasis_attention(const AttentionArgs* a, int pairs, cudaStream_t stream) {
 
 int oasis_scan(const ScanArgs* a, const SelectArgs* sel, int pairs, int fp8, int scratch_bytes,
                cudaStream_t stream) {
-  int ring = kScanWarps * a->stages * (fp8 ? 4096 : 8192);
+  int ring = kScanWarps * a->stages * 8192;
   int bytes = a->select && scratch_bytes > ring ? scratch_bytes : ring;
   if (a->stages > 8 || a->group > 16) return cudaErrorInvalidValue;
   if (a->group <= 8)
@@ -130,8 +133,8 @@ int oasis_delay(long long nanoseconds, cudaStream_t stream) {
 
 int oasis_rms_norm(const void* x, const void* weight, void* out, int rows, int width, float eps,
                    cudaStream_t stream) {
-  if (width % 8 || width > 256 * 8 * kNormParts) return cudaErrorInvalidValue;
-  rms_norm<<<rows, 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(x),
+  if (width % 8 || width > kNormThreads * 8 * kNormParts) return cudaErrorInvalidValue;
+  rms_norm<<<rows, kNormThreads, 0, stream>>>(static_cast<const __nv_bfloat16*>(x),
                                      static_cast<const __nv_bfloat16*>(weight),
                                      static_cast<__nv_bfloat16*>(out), width, eps);
   return launched();
@@ -146,8 +149,8 @@ int oasis_silu_mul(const void* in, void* out, int rows, int width, cudaStream_t 
 }
 
 int oasis_append(const AppendArgs* a, cudaStream_t stream) {
-  int warps = a->rows * (a->query_heads + 2 * a->heads);
-  append_kv<<<(warps + 7) / 8, 256, 0, stream>>>(*a);
+  int groups = (a->query_heads + 2 * a->heads + kAppendParts - 1) / kAppendParts;
+  append_kv<<<(a->rows * groups + 7) / 8, 256, 0, stream>>>(*a);
   return launched();
 }
 

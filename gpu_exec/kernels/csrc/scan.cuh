@@ -99,28 +99,29 @@ __global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
   extern __shared__ __align__(128) char smem[];
   __shared__ __align__(8) uint64_t bars[kScanWarps * 8];
   __shared__ int last_cta;
-  constexpr int kBytes = FP8 ? 4096 : 8192;
+  constexpr int kBytes = FP8 ? 4096 : 8192;  // of one tile
+  constexpr int kChunk = 8192 / kBytes;      // tiles per bulk copy
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int pair = blockIdx.x, split = blockIdx.y;
   const int request = pair / a.heads, head = pair % a.heads;
   const int position = a.position[request];
   const int blocks = max(0, (position + 1) / a.block_tokens - a.recent_blocks + 1);
   const int tiles = (blocks + kKeyTile - 1) / kKeyTile;
-  const int begin = tiles * split / a.splits, end = tiles * (split + 1) / a.splits;
+  const int chunks = (tiles + kChunk - 1) / kChunk;
+  const int begin = chunks * split / a.splits, end = chunks * (split + 1) / a.splits;
   const int mine = end - begin > warp ? (end - begin - warp + kScanWarps - 1) / kScanWarps : 0;
-  char* ring = smem + static_cast<size_t>(warp) * a.stages * kBytes;
+  char* ring = smem + static_cast<size_t>(warp) * a.stages * 8192;
   const uint32_t ring_s = shared_address(ring), bar_s = shared_address(&bars[warp * 8]);
   if (lane < a.stages) barrier_init(bar_s + 8 * lane, 1);
   barrier_init_done();
   __syncwarp();
-  const char* keys =
-      a.keys + (static_cast<long long>(pair) * a.tiles_per_pair + begin + warp) * kBytes;
+  const char* keys = a.keys + static_cast<long long>(pair) * a.tiles_per_pair * kBytes;
   auto issue = [&](int i) {
     if (lane == 0) {
-      int stage = i % a.stages;
-      barrier_expect(bar_s + 8 * stage, kBytes);
-      bulk_load(ring_s + stage * kBytes, keys + static_cast<long long>(i) * kScanWarps * kBytes,
-                kBytes, bar_s + 8 * stage);
+      int stage = i % a.stages, chunk = begin + warp + i * kScanWarps;
+      int bytes = min(kChunk, tiles - chunk * kChunk) * kBytes;
+      barrier_expect(bar_s + 8 * stage, bytes);
+      bulk_load(ring_s + stage * 8192, keys + chunk * 8192ll, bytes, bar_s + 8 * stage);
     }
   };
   for (int i = 0; i < min(a.stages, mine); ++i) issue(i);
@@ -132,16 +133,21 @@ __global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
   int stage = 0, parity = 0;
   for (int i = 0; i < mine; ++i) {
     barrier_wait(bar_s + 8 * stage, parity);
-    float low, high;
-    score_tile<NT, FP8>(reinterpret_cast<const uint4*>(ring + stage * kBytes), lane, bq, low,
-                        high);
+    float low[kChunk], high[kChunk];
+#pragma unroll
+    for (int t = 0; t < kChunk; ++t)
+      score_tile<NT, FP8>(reinterpret_cast<const uint4*>(ring + stage * 8192 + t * kBytes), lane,
+                          bq, low[t], high[t]);
     __syncwarp();
     if (i + a.stages < mine) issue(i + a.stages);
     if (++stage == a.stages) stage = 0, parity ^= 1;
-    int block = (begin + warp + i * kScanWarps) * kKeyTile + lane / 4;
-    if ((lane & 3) == 0) {
-      if (block < blocks) scores[block] = low;
-      if (block + 8 < blocks) scores[block + 8] = high;
+#pragma unroll
+    for (int t = 0; t < kChunk; ++t) {
+      int block = ((begin + warp + i * kScanWarps) * kChunk + t) * kKeyTile + lane / 4;
+      if ((lane & 3) == 0) {
+        if (block < blocks) scores[block] = low[t];
+        if (block + 8 < blocks) scores[block + 8] = high[t];
+      }
     }
   }
   if (!a.select) return;
