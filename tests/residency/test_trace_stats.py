@@ -166,6 +166,18 @@ def test_a_budget_beyond_the_stored_orders_is_refused() -> None:
         trace_stats(trace, [14 * trace.block_tokens], [1.0], ["current"])
 
 
+def test_the_largest_budget_that_is_stored_is_answered() -> None:
+    """The budget named in the refusal works, one block more does not."""
+    trace = make_trace(1, stored=8, prompt=200)
+    with pytest.raises(InputError) as caught:
+        trace_stats(trace, [14 * trace.block_tokens], [1.0], ["current"])
+    assert caught.value.fix is not None
+    largest = int(caught.value.fix.split()[-3])
+    assert trace_stats(trace, [(largest + 3) * trace.block_tokens], [1.0], ["current"])
+    with pytest.raises(InputError, match="stored_blocks"):
+        trace_stats(trace, [(largest + 4) * trace.block_tokens], [1.0], ["current"])
+
+
 def test_short_contexts_may_store_fewer_blocks_than_the_budget() -> None:
     """When every complete block is stored, a large budget means all of them."""
     trace = make_trace(1, stored=20, prompt=60)
@@ -233,6 +245,21 @@ def test_samples_of_equal_pieces_deviate_less_when_larger() -> None:
     assert overlap[3] is not None
     assert overlap[1] < overlap[3]
     assert [4, 2, 1] == [row.kept for row in rows if row.axis == "heads"]
+
+
+def test_deviation_is_that_of_the_farthest_piece() -> None:
+    """Two halves of the steps, measured one by one, give the reported row."""
+    trace = make_trace(7, steps=16, stored=20)
+    row = next(r for r in sample_stats(trace, 24, 1.0, "ngram") if r.kept == 8)
+    whole = trace_stats(trace, [24], [1.0], ["ngram"])[0].overlap
+    halves = [
+        trace_stats(select_part(trace, steps=span), [24], [1.0], ["ngram"])[0].overlap
+        for span in (slice(0, 8), slice(8, 16))
+    ]
+    assert whole is not None
+    assert max(abs(half - whole) for half in halves if half is not None) == pytest.approx(
+        row.deviation["overlap"]
+    )
 
 
 def test_layers_dealt_out_average_to_the_whole() -> None:

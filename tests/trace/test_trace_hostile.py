@@ -88,6 +88,16 @@ BAD_ARRAYS: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray], str]] = {
         lambda a: change_order(a, (1, 0, 1, 2), 999),
         "step 1, layer 0, head 1: names a block that is not complete",
     ),
+    "active block in use": (
+        "use_order",
+        lambda a: change_order(a, (0, 0, 0, 0), 15),  # position 60 of blocks of 4
+        "step 0, layer 0, head 0: names a block that is not complete (15 are)",
+    ),
+    "active block predicted": (
+        "pred_order.ngram",
+        lambda a: change_order(a, (2, 0, 0, 0), 15),  # the next position is 63
+        "step 2, layer 0, head 0: names a block that is not complete (15 are)",
+    ),
     "hole": ("use_order", lambda a: change_order(a, (0, 0, 0, 0), 65535), "before a block"),
     "mass too narrow": ("mass", lambda a: a[..., :5], "covers 5 blocks"),
     "mass beyond the context": (
@@ -110,6 +120,13 @@ def test_arrays_that_break_the_schema(case: str, tmp_path: Path) -> None:
 def without(key: str) -> Callable[[dict[str, Any]], object]:
     """Return a change that drops a header key."""
     return lambda meta: meta.pop(key)
+
+
+def test_a_draft_may_name_the_block_that_its_token_completes(tmp_path: Path) -> None:
+    """At position 63 the draft runs at 64: block 15 is complete then, and only then."""
+    order = change_order(TRACE.pred_order["ngram"], (3, 0, 0, 0), 15)
+    path = write_npz(tmp_path / "x.npz", flatten(TRACE) | {"pred_order.ngram": order})
+    assert 15 == read_trace(path).pred_order["ngram"][3, 0, 0, 0]
 
 
 BAD_HEADERS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -265,6 +282,18 @@ def test_a_size_that_lies_allocates_nothing(tmp_path: Path) -> None:
             data = member.getvalue() if name == "use_order.npy" else good.read(name)
             bad.writestr(name, data)
     refused(tmp_path / "x.npz", "use_order", "claims")
+
+
+def test_data_beyond_the_shape_is_refused(tmp_path: Path) -> None:
+    """An array that is followed by more bytes is not what its header says."""
+    save_trace(TRACE, tmp_path / "good.npz")
+    with (
+        zipfile.ZipFile(tmp_path / "good.npz") as good,
+        zipfile.ZipFile(tmp_path / "x.npz", "w") as bad,
+    ):
+        for name in good.namelist():
+            bad.writestr(name, good.read(name) + b"\0" * (name == "token.npy"))
+    refused(tmp_path / "x.npz", "token", "shape")
 
 
 def test_an_archive_that_unpacks_too_large_is_refused(tmp_path: Path) -> None:
