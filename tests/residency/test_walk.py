@@ -205,12 +205,17 @@ def test_a_trace_with_short_orders_is_refused() -> None:
 
 def test_a_walk_as_large_as_a_real_model_is_quick() -> None:
     """36 layers x 8 heads x 200 walk steps, 128 of 256 blocks, take far less than 2 s."""
-    trace = make_trace(
-        18, steps=102, layers=36, heads=8, stored=256, prompt=4 * 512, with_mass=False
+    few = make_trace(18, steps=102, layers=4, heads=8, stored=256, prompt=2048, with_mass=False)
+    meta = dict(few.meta) | {"layer_ids": list(range(36)), "layer_span": [None] * 36}
+    trace = replace(
+        few,
+        meta=meta | {"model": {**few.meta["model"], "layers": 36}},
+        use_order=np.tile(few.use_order, (1, 9, 1, 1)),
+        pred_order={"ngram": np.tile(few.pred_order["ngram"], (1, 9, 1, 1))},
     )
     rule = ResidencyRule(128, 128, 128, block_tokens=4)
     walk(make_trace(18), replace(rule, chosen_blocks=4))  # compile
-    start = time.perf_counter()
+    start = time.process_time()
     table = walk(trace, rule)
     assert (200, 36) == table.admitted.shape
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
