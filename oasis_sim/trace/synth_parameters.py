@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from oasis_sim.errors import InputError
+from oasis_sim.fileio import did_you_mean, printable
 
 #: Largest context: block ids are 16-bit and 65535 means "no block".
 MAX_BLOCKS = 65_000
+#: Most scores (steps x heads x blocks) of one trace: about 4 GB while it is made.
+MAX_CELLS = 5e7
 MAX_AMOUNT = 1000
 MAX_ROUNDING = 64
 LEAST_STEPS = 2
@@ -32,9 +35,10 @@ class SynthParameters:
     ``-profile_exponent * log2(1 + r / profile_knee)``. ``head_correlation`` is the share of the
     variance of popularity that the heads of a layer have in common.
 
-    Movement. Each step a block draws a new fast offset with the head's refresh probability;
-    ``static_share`` of the heads refresh with ``static_refresh``, the others between
-    ``volatile_refresh_low`` and ``volatile_refresh_high``, all times ``volatility`` and the
+    Movement. ``static_share`` of the heads exchange ``static_exchanges`` pairs of scores per step
+    among their best 256 blocks (those of ``frozen_share`` none). In the others a block draws a
+    new fast offset with the head's refresh probability, from ``volatile_refresh_low`` to
+    ``volatile_refresh_high``. Both are multiplied by ``volatility``, the refreshing also by the
     step's own intensity. Slow offsets wander between knots ``drift_steps`` apart.
 
     Draft. Its query sees the scores of the next step plus noise on ``draft_noise_share`` of the
@@ -69,7 +73,9 @@ class SynthParameters:
     # Movement from step to step
     volatility: float = 1.0
     static_share: float = 0.25
-    static_refresh: float = 0.02
+    frozen_share: float = 0.021
+    static_exchanges: float = 6.0
+    exchange_reach: float = 4.0
     volatile_refresh_low: float = 0.2
     volatile_refresh_high: float = 0.6
     volatile_skew: float = 2.0
@@ -120,7 +126,10 @@ class SynthParameters:
         known: dict[str, Any] = {}
         for key, value in values.items():
             if key not in fields:
-                raise InputError(f"unknown parameter {key!r}", field="synthetic.parameters")
+                raise InputError(
+                    f"parameter {printable(key, 60)} is not known{did_you_mean(key, list(fields))}",
+                    field="synthetic.parameters",
+                )
             known[key] = tuple(value) if isinstance(value, list) else value
         return cls(**known)
 
@@ -135,19 +144,22 @@ _COUNTS = (
     "drift_steps",
 )  # fmt: skip
 _SHARES = (
-    "head_correlation", "static_share", "static_refresh",
+    "head_correlation", "static_share", "frozen_share",
     "volatile_refresh_low", "volatile_refresh_high", "draft_noise_share",
     "draft_accepted_share", "layer_spread",
 )  # fmt: skip
 _AMOUNTS = (
     "profile_exponent", "recency_boost", "mass_noise", "volatility", "volatile_skew",
-    "burstiness", "flicker", "flicker_top_factor", "flicker_volatile_gain", "drift",
-    "draft_noise", "draft_top_factor", "draft_static_factor", "rejected_noise_factor",
+    "static_exchanges", "burstiness", "flicker", "flicker_top_factor", "flicker_volatile_gain",
+    "drift", "draft_noise", "draft_top_factor", "draft_static_factor", "rejected_noise_factor",
 )  # fmt: skip
 
 
 def _check_shape(p: SynthParameters) -> None:
     """Refuse shapes that cannot be generated."""
+    for name in ("name", "model_name"):
+        text: object = getattr(p, name)
+        _require(p, name, isinstance(text, str) and text != "", "some text")
     for name in _COUNTS:
         value = getattr(p, name)
         whole = isinstance(value, int) and not isinstance(value, bool)
@@ -159,6 +171,8 @@ def _check_shape(p: SynthParameters) -> None:
     _require(p, "vocab", LEAST_VOCAB <= p.vocab < 2**31, f"from {LEAST_VOCAB} to 2^31 - 1")
     _require(p, "context_tokens", p.context_tokens >= p.block_tokens, "one block or more")
     _require(p, "context_tokens", p.final_blocks <= MAX_BLOCKS, f"at most {MAX_BLOCKS} blocks")
+    cells = (p.steps + 1) * p.recorded_layers * p.recorded_heads * p.final_blocks
+    _require(p, "steps", cells <= MAX_CELLS, f"fewer: {cells:.1e} scores exceed {MAX_CELLS:.0e}")
     _require(p, "mass_rounding", p.mass_rounding <= MAX_ROUNDING, f"at most {MAX_ROUNDING}")
 
 
@@ -171,12 +185,14 @@ def _check_statistics(p: SynthParameters) -> None:
     for name in ("sink_score", "local_score"):
         value = getattr(p, name)
         _require(p, name, _within(value, -MAX_AMOUNT, MAX_AMOUNT), f"within +-{MAX_AMOUNT}")
+    _require(p, "exchange_reach", _within(p.exchange_reach, 1, MAX_AMOUNT), "1 or more")
     for name in ("profile_knee", "recency_blocks"):
         _require(p, name, _within(getattr(p, name), 1e-6, 1e6), "from 1e-6 to 1e6")
     ordered = p.volatile_refresh_low <= p.volatile_refresh_high
     _require(p, "volatile_refresh_low", ordered, "at most volatile_refresh_high")
-    depth = p.draft_noise_by_depth
-    usable = len(depth) > 0 and all(_within(x, 0, MAX_AMOUNT) for x in depth)
+    depth: object = p.draft_noise_by_depth
+    usable = isinstance(depth, tuple) and len(depth) > 0
+    usable = usable and all(_within(x, 0, MAX_AMOUNT) for x in p.draft_noise_by_depth)
     _require(p, "draft_noise_by_depth", usable, "a list of factors of 0 or more")
 
 

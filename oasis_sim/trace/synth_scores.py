@@ -16,6 +16,7 @@ from oasis_sim.trace.synth_random import ExactRandom
 
 Float = NDArray[np.float64]
 SCORE_UNIT = 4096
+EXCHANGE_RANKS = 256
 _TOP_RANK = 24.0
 
 
@@ -35,8 +36,12 @@ def block_scores(p: SynthParameters, seed: int) -> Scores:
     top = 1.0 / (1.0 + (ranks / _TOP_RANK) ** 2)
     base = -p.profile_exponent * np.log2(1.0 + ranks / p.profile_knee)
     base[:, 0] = np.maximum(base[:, 0], p.sink_score)
-    moving = base + _drift(p, seed) + _recency(p)[:, None, :]
-    true = moving + _flicker(p, seed) * (1.0 + (p.flicker_top_factor - 1.0) * top)
+    drift = _drift(p, seed)
+    fast = _flicker(p, seed) * (1.0 + (p.flicker_top_factor - 1.0) * top)
+    true = base + drift + fast
+    static = np.flatnonzero(head_classes(p, seed).static)
+    true[:, static] = _exchanged(p, seed, true[0, static]) + (drift - drift[0])[:, static]
+    true += _recency(p)[:, None, :]
     accepted = ExactRandom(seed, "accepted").uniform(p.steps) < p.draft_accepted_share
     noise = _draft_noise(p, seed) * (1.0 + (p.draft_top_factor - 1.0) * top)
     noise *= np.where(accepted, 1.0, p.rejected_noise_factor)[:, None, None]
@@ -87,10 +92,12 @@ def _drift(p: SynthParameters, seed: int) -> Float:
 class HeadClasses:
     """Say how restless each head is, arrays [L, H].
 
-    ``refresh`` is the probability of a new fast offset, ``amplitude`` the offsets' factor.
+    ``frozen`` heads are static ones that exchange nothing. ``refresh`` is a volatile head's
+    probability of a new fast offset, ``amplitude`` the offsets' factor.
     """
 
     static: NDArray[np.bool_]
+    frozen: NDArray[np.bool_]
     refresh: Float
     amplitude: Float
 
@@ -113,9 +120,46 @@ def head_classes(p: SynthParameters, seed: int) -> HeadClasses:
     unrest = within**p.volatile_skew
     spread = p.volatile_refresh_high - p.volatile_refresh_low
     tilt = 2.0 * (random.permutation(layers) + 0.5) / layers - 1.0
-    restless = (p.volatile_refresh_low + spread * unrest) * (1.0 + p.layer_spread * tilt)[:, None]
-    refresh = np.where(static, p.static_refresh, restless) * p.volatility
-    return HeadClasses(static, refresh, 1.0 + p.flicker_volatile_gain * unrest)
+    refresh = (p.volatile_refresh_low + spread * unrest) * (1.0 + p.layer_spread * tilt)[:, None]
+    return HeadClasses(
+        static,
+        place < p.frozen_share,
+        refresh * p.volatility,
+        1.0 + p.flicker_volatile_gain * unrest,
+    )
+
+
+def _exchanged(p: SynthParameters, seed: int, start: Float) -> Float:
+    """Return the scores of static heads, float64[T + 1, heads, NB], from those of step 0.
+
+    Each exchange swaps the scores of two blocks, so one enters any prefix of the order for one
+    that leaves it. The better partner's rank is spread evenly over the best 256 from step to
+    step, the other's is up to ``exchange_reach`` times as large: every prefix changes by about
+    the same share.
+    """
+    blocks = start.shape[-1]
+    random = ExactRandom(seed, "exchange")
+    classes = head_classes(p, seed)
+    frozen = classes.frozen[classes.static]
+    span = min(EXCHANGE_RANKS, blocks)
+    pairs = p.static_exchanges * p.volatility
+    out = np.repeat(start[None], p.steps + 1, axis=0)
+    for head in np.flatnonzero(~frozen):
+        scores = start[head].copy()
+        holder = np.argsort(_quantise(-scores), kind="stable")
+        level = scores[holder]
+        done = random.uniform(1).item()
+        for step in range(1, p.steps + 1):
+            count = int(done + pairs) - int(done)
+            done += pairs
+            better = span * (np.arange(count) + random.uniform(count)) / max(count, 1)
+            reach = 1.0 + (p.exchange_reach - 1.0) * random.uniform(count)
+            worse = np.minimum((better + 1.0) * reach, blocks - 1.0).astype(np.int64)
+            for one, other in zip(better.astype(np.int64), worse, strict=True):
+                holder[[one, other]] = holder[[other, one]]
+            scores[holder] = level
+            out[step, head] = scores
+    return out
 
 
 def _flicker(p: SynthParameters, seed: int) -> Float:
