@@ -17,6 +17,7 @@ from oasis_sim.text import one_line
 
 PROGRAM = "oasis-sim"
 TRACEBACK_VARIABLE = "OASIS_SIM_TRACEBACK"
+COMPLETION_VARIABLE = "_OASIS_SIM_COMPLETE"
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -115,20 +116,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    arguments = sys.argv[1:] if argv is None else list(argv)
     try:
-        result = cli.main(
-            args=None if argv is None else list(argv), prog_name=PROGRAM, standalone_mode=False
-        )
+        # Not click's own main: it ends with code 1 when the reader of a pipe goes away.
+        with cli.make_context(PROGRAM, arguments) as context:
+            result = cli.invoke(context)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader (head, less) went away: drop what is left so that exit does not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return drop_output()
     except Exception as error:  # noqa: BLE001 - the one place where errors become exit codes
         return report_failure(error)
     except KeyboardInterrupt:
         return fail("interrupted", EXIT_INTERRUPTED)
     return result if isinstance(result, int) else 0
+
+
+def drop_output() -> int:
+    """Let what is left go nowhere: the reader (head, less) has seen enough, which is no failure."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
 
 
 def report_failure(error: Exception) -> int:
@@ -137,6 +143,9 @@ def report_failure(error: Exception) -> int:
         return error.exit_code
     if isinstance(error, click.Abort):
         return fail("interrupted", EXIT_INTERRUPTED)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     if isinstance(error, click.ClickException):
         return fail(error.format_message(), error.exit_code, command_of(error))
     if isinstance(error, OasisError):
@@ -176,7 +185,9 @@ def fail(message: str, code: int, command: str | None = None) -> int:
 
 
 def entry_point() -> None:
-    """Run as the installed script."""
+    """Run as the installed script; complete a command line when the shell asks for it."""
+    if COMPLETION_VARIABLE in os.environ:
+        cli.main(prog_name=PROGRAM)
     sys.exit(main())
 
 

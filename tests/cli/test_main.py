@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import resource
 import subprocess
 import sys
@@ -103,7 +104,7 @@ def test_interrupt_ends_with_130(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("oasis_sim.cli.main.cli.main", interrupt)
+    monkeypatch.setattr("oasis_sim.cli.main.cli.invoke", interrupt)
     assert main(["run"]) == 130
     assert capsys.readouterr().err == "oasis-sim: error: interrupted\n"
 
@@ -153,8 +154,34 @@ def test_a_reader_that_goes_away_is_no_error() -> None:
     assert done.returncode == 0
 
 
-def test_no_command_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """Who types only the name wants to know what there is."""
-    main([])
+@pytest.mark.parametrize("delay", ["", "sleep 1; "])
+def test_a_reader_that_is_gone_before_the_first_line_is_no_error(delay: str) -> None:
+    """Whether the pipe breaks in the middle or was broken from the start, all stays quiet."""
+    program = f"{sys.executable} -m oasis_sim.cli.main schemes show oasis --format csv"
+    script = f"set -o pipefail; ({delay}{program}) | true"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_shell_can_complete_commands() -> None:
+    """Typing `oasis-sim ru<TAB>` in bash offers `run`."""
+    request = {
+        "_OASIS_SIM_COMPLETE": "bash_complete",
+        "COMP_WORDS": "oasis-sim ru",
+        "COMP_CWORD": "1",
+    }
+    command = [sys.executable, "-m", "oasis_sim.cli.main"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | request
+    )
+    assert done.stdout == "plain,run\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["trace"]])
+def test_no_command_shows_help(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Who types only the name wants to know what there is, laid out to be read."""
+    assert main(arguments) == 2
     shown = capsys.readouterr()
-    assert "run" in shown.out + shown.err
+    assert shown.out == ""
+    assert shown.err.startswith("Usage: oasis-sim")
+    assert "\nCommands:\n" in shown.err
