@@ -51,7 +51,9 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         itl_ps=gaps,
         itl_count=counts,
         quality=walks.quality,
-        bounds=roofline_bounds(cost, steps, loop.recorder.dense_context(), loop.prefill_flops),
+        bounds=roofline_bounds(
+            cost, steps, loop.recorder.dense_context(), loop.service.prefill_flops
+        ),
         schedule=build_schedule(scenario, walks, window.steps),
         notes=_notes(scenario, walks, book, steps),
     )
