@@ -144,6 +144,7 @@ def stats(
 
 @trace.command()
 @click.argument("out", type=click.Path(path_type=Path))
+@click.option("--preset", metavar="NAME", help="Start from aime, steady, restless or poor-draft.")
 @click.option("--parameters", metavar="FILE", help="YAML file of parameters (name: value).")
 @click.option(
     "--set",
@@ -155,14 +156,22 @@ def stats(
 @click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def synth(
-    out: Path, parameters: str | None, changes: Sequence[str], seed: int, force: bool
+    out: Path,
+    preset: str | None,
+    parameters: str | None,
+    changes: Sequence[str],
+    seed: int,
+    force: bool,
 ) -> None:
     """Make a synthetic trace. Its header, and every result made from it, say that it is one."""
     from oasis_sim.fileio import load_yaml, loads_yaml
+    from oasis_sim.trace import synth_presets
     from oasis_sim.trace.synth import synthesize
     from oasis_sim.trace.synth_parameters import SynthParameters
 
     values: dict[str, Any] = {}
+    if preset is not None:
+        values |= synth_presets.preset(preset).to_dict()
     if parameters is not None:
         values |= _mapping(load_yaml(parameters).value, parameters)
     for change in changes:

@@ -325,3 +325,17 @@ def test_negative_seed_is_refused() -> None:
     """Seeds start at 0."""
     with pytest.raises(InputError, match="seed"):
         synthesize(SMALL, -1)
+
+
+def test_command_starts_from_a_preset(tmp_path: Path) -> None:
+    """``trace synth --preset`` writes the preset with the changes that were asked for."""
+    from click.testing import CliRunner
+
+    from oasis_sim.cli.trace import trace as command
+
+    words = ["--preset", "steady", "--set", "steps=3", "--set", "recorded_layers=1", "--seed", "2"]
+    result = CliRunner().invoke(command, ["synth", str(tmp_path / "t.npz"), *words])
+    assert 0 == result.exit_code, result.output
+    expected = preset("steady").replace(steps=3, recorded_layers=1)
+    recipe = load_trace(tmp_path / "t.npz").meta["synthetic"]
+    assert (2, expected) == (recipe["seed"], SynthParameters.from_dict(recipe["parameters"]))
