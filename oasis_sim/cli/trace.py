@@ -30,7 +30,7 @@ def trace() -> None:
     """
 
 
-@trace.command()
+@trace.command(short_help="Show a trace, or list the shipped ones.")
 @click.argument("file", required=False)
 @format_option
 def info(file: str | None, output_format: str) -> None:
@@ -49,7 +49,7 @@ def info(file: str | None, output_format: str) -> None:
     emit(output_format, lines, [header, *(list(line.values()) for line in lines)], None)
 
 
-@trace.command()
+@trace.command(short_help="Check a trace against the schema.")
 @click.argument("file")
 @format_option
 def check(file: str, output_format: str) -> None:
@@ -73,7 +73,7 @@ def check(file: str, output_format: str) -> None:
     emit(output_format, result, rows, found)
 
 
-@trace.command()
+@trace.command(short_help="Write a trace in another format.")
 @click.argument("file")
 @click.argument("out", type=click.Path(path_type=Path))
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -82,7 +82,7 @@ def convert(file: str, out: Path, force: bool) -> None:
     _save(_load(file), out, force)
 
 
-@trace.command()
+@trace.command(short_help="Measure misses, overlap and captured mass.")
 @click.argument("file")
 @click.option(
     "--budget",
