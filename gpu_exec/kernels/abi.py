@@ -16,7 +16,7 @@ class AttentionArgs(c.Structure):
     """Arguments of the paged attention kernel."""
 
     _fields_: ClassVar = [
-        *_fields(_P, "q out pool table counts position partial tickets work"),
+        *_fields(_P, "q out pool table counts position partial tickets"),
         *_fields(_L, "table_stride"),
         *_fields(_I, "fixed_count q_stride out_stride batch heads group rows_per_request"),
         *_fields(_I, "block_tokens slots_per_pair local_slot splits stages"),

@@ -18,9 +18,8 @@ from gpu_exec.kernels.config import TILE_TOKENS, StepConfig
 from gpu_exec.kernels.memory import MAX_SPLITS, DraftMemory, StepMemory
 
 SCAN_SLOTS = 396
-SCAN_STAGES = 2
-ATTENTION_SLOTS = 264
-ATTENTION_STAGES = 3
+SCAN_STAGES = {"bf16": 2, "fp8": 3}
+_ATTENTION_RINGS = ((3, 264), (2, 396))
 _SPLIT_COST_TILES = 12
 
 
@@ -28,6 +27,17 @@ def choose_splits(pairs: int, tiles: int, slots: int) -> int:
     """Return how many CTAs share one pair when ``slots`` CTAs run at a time."""
     limit = max(1, min(MAX_SPLITS, tiles // 8))
     return min(range(1, limit + 1), key=lambda splits: _cost(pairs, tiles, splits, slots))
+
+
+def choose_attention(pairs: int, tiles: int) -> tuple[int, int]:
+    """Return (splits, ring stages) of the attention: two CTAs per SM or three, fewest waves."""
+    options = [
+        (_cost(pairs, tiles, splits, slots), splits, stages)
+        for stages, slots in _ATTENTION_RINGS
+        for splits in (choose_splits(pairs, tiles, slots),)
+    ]
+    _, splits, stages = min(options)
+    return splits, stages
 
 
 def _cost(pairs: int, tiles: int, splits: int, slots: int) -> float:
@@ -50,9 +60,11 @@ class StepArguments:
         self.config, self.memory = config, memory
         per_unit = config.block_tokens // TILE_TOKENS
         blocks = config.max_blocks if config.dense else config.chosen_blocks + 1
-        self.attention_splits = choose_splits(config.pairs, blocks * per_unit, ATTENTION_SLOTS)
+        self.attention_splits, self.attention_stages = choose_attention(
+            config.pairs, blocks * per_unit
+        )
         tiles = max(1, config.max_blocks // 16)
-        least = 2 if tiles >= 32 else 1
+        least = 2 if tiles >= 32 and config.key_format == "bf16" else 1
         self.scan_splits = max(least, choose_splits(config.pairs, tiles, SCAN_SLOTS))
 
     def begin(self, positions: Any) -> BeginArgs:
@@ -111,7 +123,6 @@ class StepArguments:
             position=_address(m.position),
             partial=_address(m.partial),
             tickets=_address(m.tickets),
-            work=_address(m.work),
             table_stride=table.shape[-1],
             fixed_count=fixed,
             q_stride=c.shape.qkv_width,
@@ -124,7 +135,7 @@ class StepArguments:
             slots_per_pair=c.slots_per_pair,
             local_slot=c.slots_per_pair - 2,
             splits=self.attention_splits,
-            stages=ATTENTION_STAGES if c.shape.group * c.rows_per_request <= 8 else 2,
+            stages=self.attention_stages,
             scale_log2=c.shape.head_dim**-0.5 * math.log2(math.e),
         )
 
@@ -138,7 +149,7 @@ class StepArguments:
         args.position, args.table_stride = _address(m.position), draft.blocks
         args.rows_per_request, args.block_tokens = 1, 16
         args.slots_per_pair, args.local_slot = draft.slots_per_pair, draft.blocks
-        args.splits = choose_splits(c.pairs, draft.blocks, ATTENTION_SLOTS)
+        args.splits, args.stages = choose_attention(c.pairs, draft.blocks)
         return args
 
     def scan(self, layer: int, fused: bool) -> ScanArgs:
@@ -160,7 +171,7 @@ class StepArguments:
             block_tokens=c.block_tokens,
             recent_blocks=1,
             splits=self.scan_splits,
-            stages=SCAN_STAGES,
+            stages=SCAN_STAGES[c.key_format],
             select=int(fused),
             max_blocks=c.max_blocks,
         )

@@ -80,7 +80,6 @@ class StepMemory:
         self.cursor = new(layers, dtype=i32)
         self.moved, self.mirrored, self.checked, self.wrong = (new(1, dtype=i64) for _ in range(4))
         self.tickets = new(pairs, dtype=i32)
-        self.work = new(2, dtype=i32)
         self.scan_tickets = new(pairs, dtype=i32)
         columns = 8 * max(1, -(-shape.group * config.rows_per_request // 8))
         columns = 32 if columns > 16 else columns

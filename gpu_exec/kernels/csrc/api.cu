@@ -23,11 +23,7 @@ int allow_shared(Kernel kernel, int bytes) {
 template <int NT>
 int attention_of(const AttentionArgs& a, int pairs, int bytes, cudaStream_t stream) {
   if (int e = allow_shared(paged_attention<NT>, bytes)) return e;
-  int device = 0, sms = 0, items = pairs * a.splits;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device);
-  int ctas = items < 2 * sms ? items : 2 * sms;
-  paged_attention<NT><<<ctas, kAttnThreads, bytes, stream>>>(a, items);
+  paged_attention<NT><<<dim3(pairs, a.splits), kAttnThreads, bytes, stream>>>(a);
   return launched();
 }
 
@@ -47,7 +43,7 @@ int oasis_attention(const AttentionArgs* a, int pairs, cudaStream_t stream) {
   int tiles = columns <= 8 ? 1 : columns <= 16 ? 2 : 4;
   int ring = kAttnWarps * a->stages * kTileBytes;
   int spill = kAttnWarps * tiles * 8 * (kHeadDim + 2) * 4;
-  int bytes = ring + spill;
+  int bytes = ring > spill ? ring : spill;
   if (a->stages > 8 || columns > 32) return cudaErrorInvalidValue;
   if (tiles == 1) return attention_of<1>(*a, pairs, bytes, stream);
   if (tiles == 2) return attention_of<2>(*a, pairs, bytes, stream);
@@ -149,8 +145,8 @@ int oasis_silu_mul(const void* in, void* out, int rows, int width, cudaStream_t 
 }
 
 int oasis_append(const AppendArgs* a, cudaStream_t stream) {
-  int groups = (a->query_heads + 2 * a->heads + kAppendParts - 1) / kAppendParts;
-  append_kv<<<(a->rows * groups + 7) / 8, 256, 0, stream>>>(*a);
+  int warps = a->rows * (a->query_heads + 2 * a->heads);
+  append_kv<<<(warps + 7) / 8, 256, 0, stream>>>(*a);
   return launched();
 }
 

@@ -16,7 +16,6 @@ struct AttentionArgs {
   const int* position;       // [batch] position of the normal row's token
   float* partial;            // [pairs * splits][columns][kHeadDim + 2]
   int* tickets;              // [pairs], zero before and after
-  int* work;                 // [2] items claimed, CTAs done; zero before and after
   long long table_stride;
   int fixed_count;           // < 0: all full blocks of the row
   int q_stride, out_stride;
@@ -215,133 +214,88 @@ __device__ __forceinline__ void write_output(const AttentionArgs& a, int request
   }
 }
 
-// Work of one (pair, split): which tiles, and how many of them this warp takes.
-struct Item {
-  TileRange range;
-  int pair, split, begin, mine;
-};
-
-__device__ __forceinline__ Item make_item(const AttentionArgs& a, int index, int items, int warp) {
-  Item it{};
-  if (index >= items) return it;  // nothing left: no tiles
-  it.pair = index / a.splits, it.split = index % a.splits;
-  it.range = tile_range(a, it.pair, a.position[it.pair / a.heads]);
-  it.begin = static_cast<long long>(it.range.total) * it.split / a.splits;
-  int end = static_cast<long long>(it.range.total) * (it.split + 1) / a.splits;
-  int tiles = end - it.begin;
-  it.mine = tiles > warp ? (tiles - warp + kAttnWarps - 1) / kAttnWarps : 0;
-  return it;
-}
-
-// Combine the warps of one item and write the output, or the partial result of a split.
 template <int NT>
-__device__ __forceinline__ void finish_item(const AttentionArgs& a, const Item& it, float* parts,
-                                            int lane, int warp, SoftmaxState<NT>& st) {
-  constexpr int kPart = NT * 8 * (kHeadDim + 2);
+__global__ void __launch_bounds__(kAttnThreads, 2) paged_attention(const AttentionArgs a) {
+  extern __shared__ __align__(128) char smem[];
+  __shared__ __align__(8) uint64_t bars[kAttnWarps * 8];
   __shared__ int last_cta;
-  const int request = it.pair / a.heads, head = it.pair % a.heads;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  const int pair = blockIdx.x, split = blockIdx.y;
+  const int request = pair / a.heads, head = pair % a.heads;
+  const TileRange r = tile_range(a, pair, a.position[request]);
+  const int begin = static_cast<long long>(r.total) * split / a.splits;
+  const int end = static_cast<long long>(r.total) * (split + 1) / a.splits;
+  const int mine = end - begin > warp ? (end - begin - warp + kAttnWarps - 1) / kAttnWarps : 0;
+  char* ring = smem + static_cast<size_t>(warp) * a.stages * kTileBytes;
+  const uint32_t ring_s = shared_address(ring), bar_s = shared_address(&bars[warp * 8]);
+  if (lane < a.stages) barrier_init(bar_s + 8 * lane, 1);
+  barrier_init_done();
+  __syncwarp();
+
+  long long offsets = 0;  // lane i holds the offset of this warp's tile 32 * n + i
+  auto issue = [&](int i) {
+    if ((i & 31) == 0) {
+      int t = begin + warp + (i + lane) * kAttnWarps;
+      offsets = i + lane < mine ? tile_offset(a, r, pair, t) : 0;
+    }
+    long long offset = __shfl_sync(kFull, offsets, i & 31);
+    if (lane == 0) {
+      int stage = i % a.stages;
+      barrier_expect(bar_s + 8 * stage, kTileBytes);
+      bulk_load(ring_s + stage * kTileBytes, a.pool + offset, kTileBytes, bar_s + 8 * stage);
+    }
+  };
+  for (int i = 0; i < min(a.stages, mine); ++i) issue(i);
+
+  uint32_t bq[NT][16];
+  load_query<NT>(a, request, head, lane, bq);
+  SoftmaxState<NT> st;
+#pragma unroll
+  for (int nt = 0; nt < NT; ++nt) {
+    st.m[nt][0] = st.m[nt][1] = -INFINITY;
+    st.l[nt][0] = st.l[nt][1] = 0.f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) st.o[nt][i][c] = 0.f;
+  }
+  int stage = 0, parity = 0;
+  for (int i = 0; i < mine; ++i) {
+    barrier_wait(bar_s + 8 * stage, parity);
+    attend_tile<NT>(a, r, begin + warp + i * kAttnWarps,
+                    reinterpret_cast<const uint4*>(ring + stage * kTileBytes), lane, bq, st);
+    __syncwarp();
+    if (i + a.stages < mine) issue(i + a.stages);
+    if (++stage == a.stages) stage = 0, parity ^= 1;
+  }
+
+  constexpr int kPart = NT * 8 * (kHeadDim + 2);
+  float* parts = reinterpret_cast<float*>(smem);
+  __syncthreads();
   spill_warp<NT>(parts + warp * kPart, lane, st);
   __syncthreads();
   if (a.splits == 1) {
     write_output<NT>(a, request, head, parts, kPart, kAttnWarps);
     return;
   }
-  float* out = a.partial + static_cast<long long>(it.pair) * a.splits * kPart;
-  const int d = threadIdx.x;
+  float* mine_out = a.partial + (static_cast<long long>(pair) * a.splits + split) * kPart;
   for (int column = 0; column < a.group * a.rows_per_request; ++column) {
     float m, l;
+    int d = threadIdx.x;
     float acc = merge_parts(parts + column * (kHeadDim + 2), kPart, kAttnWarps, d, m, l);
-    float* row = out + it.split * kPart + column * (kHeadDim + 2);
+    float* row = mine_out + column * (kHeadDim + 2);
     row[d] = acc;
     if (d == 0) row[kHeadDim] = m, row[kHeadDim + 1] = l;
   }
   __threadfence();
   __syncthreads();
-  if (threadIdx.x == 0) last_cta = atomicAdd(&a.tickets[it.pair], 1) == a.splits - 1;
+  if (threadIdx.x == 0) last_cta = atomicAdd(&a.tickets[pair], 1) == a.splits - 1;
   __syncthreads();
   if (!last_cta) return;
   __threadfence();
-  if (threadIdx.x == 0) a.tickets[it.pair] = 0;
-  write_output<NT>(a, request, head, out, kPart, a.splits);
-}
-
-// Each CTA claims items until none is left. A warp's ring of tile loads runs on from one item
-// into the next, so that memory stays busy while results are combined.
-template <int NT>
-__global__ void __launch_bounds__(kAttnThreads, NT == 1 ? 3 : 2)
-    paged_attention(const AttentionArgs a, int items) {
-  extern __shared__ __align__(128) char smem[];
-  __shared__ __align__(8) uint64_t bars[kAttnWarps * 8];
-  __shared__ int claimed[2];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-  char* ring = smem + static_cast<size_t>(warp) * a.stages * kTileBytes;
-  float* parts = reinterpret_cast<float*>(smem + kAttnWarps * a.stages * kTileBytes);
-  const uint32_t ring_s = shared_address(ring), bar_s = shared_address(&bars[warp * 8]);
-  if (lane < a.stages) barrier_init(bar_s + 8 * lane, 1);
-  barrier_init_done();
-  if (threadIdx.x == 0) {
-    claimed[0] = atomicAdd(a.work, 2);
-    claimed[1] = claimed[0] + 1;
-  }
-  __syncthreads();
-
-  Item loading = make_item(a, claimed[0], items, warp);  // the item whose tiles are requested
-  int load_at = 0, load_stage = 0, in_flight = 0;
-  long long offsets = 0;  // lane i holds the offset of this warp's tile 32 * n + i
-  auto issue = [&] {
-    if ((load_at & 31) == 0) {
-      int mine = load_at + lane;
-      int tile = loading.begin + warp + mine * kAttnWarps;
-      offsets = mine < loading.mine ? tile_offset(a, loading.range, loading.pair, tile) : 0;
-    }
-    long long offset = __shfl_sync(kFull, offsets, load_at & 31);
-    if (lane == 0) {
-      uint32_t bar = bar_s + 8 * load_stage;
-      barrier_expect(bar, kTileBytes);
-      bulk_load(ring_s + load_stage * kTileBytes, a.pool + offset, kTileBytes, bar);
-    }
-    ++load_at, ++in_flight;
-    if (++load_stage == a.stages) load_stage = 0;
-  };
-  int stage = 0, parity = 0;
-  for (int turn = 0; claimed[turn & 1] < items; ++turn) {
-    const Item it = loading;
-    while (in_flight < a.stages && load_at < loading.mine) issue();
-    uint32_t bq[NT][16];
-    load_query<NT>(a, it.pair / a.heads, it.pair % a.heads, lane, bq);
-    SoftmaxState<NT> st;
-#pragma unroll
-    for (int nt = 0; nt < NT; ++nt) {
-      st.m[nt][0] = st.m[nt][1] = -INFINITY;
-      st.l[nt][0] = st.l[nt][1] = 0.f;
-#pragma unroll
-      for (int i = 0; i < 8; ++i)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) st.o[nt][i][c] = 0.f;
-    }
-    bool ahead = false;  // `loading` is already the next item
-    for (int i = 0; i < it.mine; ++i) {
-      barrier_wait(bar_s + 8 * stage, parity);
-      attend_tile<NT>(a, it.range, it.begin + warp + i * kAttnWarps,
-                      reinterpret_cast<const uint4*>(ring + stage * kTileBytes), lane, bq, st);
-      __syncwarp();
-      --in_flight;
-      if (++stage == a.stages) stage = 0, parity ^= 1;
-      if (!ahead && load_at == loading.mine) {
-        loading = make_item(a, claimed[(turn + 1) & 1], items, warp);
-        load_at = 0, ahead = true;
-      }
-      if (load_at < loading.mine) issue();
-    }
-    if (!ahead) loading = make_item(a, claimed[(turn + 1) & 1], items, warp), load_at = 0;
-    while (in_flight < a.stages && load_at < loading.mine) issue();
-    finish_item<NT>(a, it, parts, lane, warp, st);
-    __syncthreads();
-    if (threadIdx.x == 0) claimed[turn & 1] = atomicAdd(a.work, 1);
-    __syncthreads();
-  }
-  if (threadIdx.x == 0 && atomicAdd(a.work + 1, 1) == static_cast<int>(gridDim.x) - 1)
-    a.work[0] = a.work[1] = 0;
+  if (threadIdx.x == 0) a.tickets[pair] = 0;
+  write_output<NT>(a, request, head,
+                   a.partial + static_cast<long long>(pair) * a.splits * kPart, kPart, a.splits);
 }
 
 }  // namespace oasis

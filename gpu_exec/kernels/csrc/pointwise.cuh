@@ -142,33 +142,44 @@ __device__ __forceinline__ void merge_bound(char* tile, int r, int k, float x, f
     *reinterpret_cast<uint32_t*>(at) = pack_bf16(x, y);
 }
 
-constexpr int kAppendParts = 4;  // heads per warp: their loads are in flight together
-
-struct HeadValues {
-  float2 low, high;  // dimensions 2 lane, +1 and 64 + 2 lane, +1
-};
-
-__device__ __forceinline__ void norm_rotate(HeadValues& v, const __nv_bfloat16* norm, float eps,
-                                            int lane, float2 r0, float2 r1) {
-  if (norm) {
-    float sum = warp_sum(v.low.x * v.low.x + v.low.y * v.low.y + v.high.x * v.high.x +
-                         v.high.y * v.high.y);
-    float scale = rsqrtf(sum / kHeadDim + eps);
-    float2 wl = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane]);
-    float2 wh = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane + 32]);
-    v.low.x *= scale * wl.x, v.low.y *= scale * wl.y;
-    v.high.x *= scale * wh.x, v.high.y *= scale * wh.y;
+// One warp per (row, head): norm, rotation, write K and V into the active block, min/max.
+__global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
+  const int lane = threadIdx.x & 31;
+  const int parts = a.query_heads + 2 * a.heads;
+  const int item = blockIdx.x * 8 + (threadIdx.x >> 5);
+  if (item >= a.rows * parts) return;
+  const int row = item / parts, part = item % parts;
+  const int j = row / a.batch, request = row % a.batch;
+  const int position = a.position[request] + j;
+  __nv_bfloat16* data = a.qkv + static_cast<long long>(row) * a.width + part * kHeadDim;
+  __nv_bfloat162* low_p = reinterpret_cast<__nv_bfloat162*>(data) + lane;
+  __nv_bfloat162* high_p = low_p + 32;
+  float2 low = __bfloat1622float2(*low_p), high = __bfloat1622float2(*high_p);
+  const bool is_query = part < a.query_heads, is_key = !is_query && part < a.query_heads + a.heads;
+  if (is_query || is_key) {
+    const __nv_bfloat16* norm = is_query ? a.q_norm : a.k_norm;
+    if (norm) {
+      float sum = warp_sum(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
+      float scale = rsqrtf(sum / kHeadDim + a.eps);
+      float2 wl = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane]);
+      float2 wh = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane + 32]);
+      low.x *= scale * wl.x, low.y *= scale * wl.y;
+      high.x *= scale * wh.x, high.y *= scale * wh.y;
+    }
+    const float2* rope = a.rope + static_cast<long long>(position) * 64 + 2 * lane;
+    float2 r0 = rope[0], r1 = rope[1];
+    float2 l = low, h = high;
+    low.x = l.x * r0.x - h.x * r0.y, low.y = l.y * r1.x - h.y * r1.y;
+    high.x = h.x * r0.x + l.x * r0.y, high.y = h.y * r1.x + l.y * r1.y;
   }
-  float2 l = v.low, h = v.high;
-  v.low = make_float2(l.x * r0.x - h.x * r0.y, l.y * r1.x - h.y * r1.y);
-  v.high = make_float2(h.x * r0.x + l.x * r0.y, h.y * r1.x + l.y * r1.y);
-}
-
-// Write one head's K or V of one token into the active block, and K's bounds (normal row only).
-__device__ __forceinline__ void write_token(const AppendArgs& a, const HeadValues& v, int pair,
-                                            int position, bool is_key, bool bounded, int lane) {
-  __nv_bfloat162 low = __floats2bfloat162_rn(v.low.x, v.low.y);
-  __nv_bfloat162 high = __floats2bfloat162_rn(v.high.x, v.high.y);
+  __nv_bfloat162 low_b = __floats2bfloat162_rn(low.x, low.y);
+  __nv_bfloat162 high_b = __floats2bfloat162_rn(high.x, high.y);
+  if (is_query) {
+    *low_p = low_b, *high_p = high_b;
+    return;
+  }
+  const int head = is_key ? part - a.query_heads : part - a.query_heads - a.heads;
+  const int pair = request * a.heads + head;
   const int block = position / a.block_tokens, token = position % a.block_tokens;
   long long unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot + (block & 1);
   char* tile = a.pool + unit * a.block_tokens * (kTileBytes / kTileTokens) +
@@ -177,14 +188,14 @@ __device__ __forceinline__ void write_token(const AppendArgs& a, const HeadValue
   __nv_bfloat16* out = reinterpret_cast<__nv_bfloat16*>(tile);
   if (!is_key) {
     out += kTileBytes / 4;
-    out[value_index(t, d)] = low.x, out[value_index(t, d + 1)] = low.y;
-    out[value_index(t, d + 64)] = high.x, out[value_index(t, d + 65)] = high.y;
+    out[value_index(t, d)] = low_b.x, out[value_index(t, d + 1)] = low_b.y;
+    out[value_index(t, d + 64)] = high_b.x, out[value_index(t, d + 65)] = high_b.y;
     return;
   }
-  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d)) = low;
-  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d + 64)) = high;
-  if (!bounded) return;
-  float2 kl = __bfloat1622float2(low), kh = __bfloat1622float2(high);
+  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d)) = low_b;
+  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d + 64)) = high_b;
+  if (a.keys == nullptr || j != 0) return;
+  float2 kl = __bfloat1622float2(low_b), kh = __bfloat1622float2(high_b);
   int bytes = a.fp8 ? 4096 : 8192, r = block & 15;
   char* bounds = a.keys + (static_cast<long long>(pair) * a.tiles_per_pair + block / 16) * bytes;
   bool fresh = token == 0;
@@ -192,46 +203,6 @@ __device__ __forceinline__ void write_token(const AppendArgs& a, const HeadValue
   merge_bound(bounds, r, d + 64, kh.x, kh.y, fresh, a.fp8);
   merge_bound(bounds, r, d + kHeadDim, kl.x, kl.y, fresh, a.fp8);
   merge_bound(bounds, r, d + 64 + kHeadDim, kh.x, kh.y, fresh, a.fp8);
-}
-
-// One warp per row and kAppendParts heads: norm, rotation, K and V into the active block, min/max.
-__global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
-  const int lane = threadIdx.x & 31;
-  const int parts = a.query_heads + 2 * a.heads;
-  const int groups = (parts + kAppendParts - 1) / kAppendParts;
-  const int item = blockIdx.x * 8 + (threadIdx.x >> 5);
-  if (item >= a.rows * groups) return;
-  const int row = item / groups, first = item % groups * kAppendParts;
-  const int j = row / a.batch, request = row % a.batch;
-  __nv_bfloat162* data = reinterpret_cast<__nv_bfloat162*>(
-      a.qkv + static_cast<long long>(row) * a.width + first * kHeadDim);
-  __nv_bfloat162 low[kAppendParts], high[kAppendParts];
-#pragma unroll
-  for (int i = 0; i < kAppendParts; ++i) {
-    if (first + i >= parts) break;
-    low[i] = data[i * 64 + lane], high[i] = data[i * 64 + 32 + lane];
-  }
-  const int position = a.position[request] + j;
-  const float4 rope = reinterpret_cast<const float4*>(a.rope)[static_cast<long long>(position) * 32 +
-                                                              lane];
-  const float2 r0 = make_float2(rope.x, rope.y), r1 = make_float2(rope.z, rope.w);
-#pragma unroll
-  for (int i = 0; i < kAppendParts; ++i) {
-    const int part = first + i;
-    if (part >= parts) break;
-    HeadValues v{__bfloat1622float2(low[i]), __bfloat1622float2(high[i])};
-    const bool is_query = part < a.query_heads;
-    const bool is_key = !is_query && part < a.query_heads + a.heads;
-    if (is_query || is_key)
-      norm_rotate(v, is_query ? a.q_norm : a.k_norm, a.eps, lane, r0, r1);
-    if (is_query) {
-      data[i * 64 + lane] = __floats2bfloat162_rn(v.low.x, v.low.y);
-      data[i * 64 + 32 + lane] = __floats2bfloat162_rn(v.high.x, v.high.y);
-      continue;
-    }
-    const int pair = request * a.heads + (part - a.query_heads) % a.heads;
-    write_token(a, v, pair, position, is_key, a.keys != nullptr && j == 0, lane);
-  }
 }
 
 }  // namespace oasis

@@ -1,0 +1,110 @@
+"""OasisKV against dense decoding in a KV pool of 52 GiB, each at the largest batch that fits.
+
+    python benchmarks/gpu/targets.py OUT.json CAP2.npz CAP6.npz
+
+Everything on: scan, selection, transfer, mirror of new blocks, draft row, draft head. Moves come
+from an attention trace (trace_moves.py). Qwen3-8B, 16K context, block 16, 128 chosen blocks.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.gpu.common import write_rows
+from benchmarks.gpu.trace_moves import rows_of
+from gpu_exec.kernels.footprint import largest_batch, request_bytes
+from gpu_exec.step import QWEN3_8B, DecodeStep, StageSwitches, StepConfig, synthetic_moves
+
+CONTEXT = 16382  # with the draft token: 16,384 positions, 1,024 blocks
+POOL_BYTES = 52 << 30
+STEPS = 8
+TMA = {"transport": "tma_gather", "gather_ctas": 8}
+CHOICES: dict[str, dict[str, Any]] = {
+    "window, tma 8": {**TMA, "arrangement": "window"},
+    "window, warp 8": {**TMA, "arrangement": "window", "transport": "warp_gather",
+                       "gather_threads": 512},
+    "resident, tma 8": {**TMA, "arrangement": "resident"},
+    "resident, warp 8": {**TMA, "arrangement": "resident", "transport": "warp_gather",
+                         "gather_threads": 512},
+    "resident, warp 8 shared": {**TMA, "arrangement": "resident", "transport": "warp_gather",
+                                "gather_exclusive": False},
+    "always, tma 8": {**TMA, "arrangement": "always"},
+    "always, tma 8 shared": {**TMA, "arrangement": "always", "gather_exclusive": False,
+                             "gather_ring": 6},
+    "resident, warp 4, persistent GEMM": {
+        "gather_ctas": 4, "arrangement": "resident", "transport": "warp_gather",
+        "gather_threads": 256, "gemm": "persistent"},
+}
+rows: list[dict[str, Any]] = []
+
+
+def report(step: DecodeStep, name: str, **extra: Any) -> None:
+    """Measure the step as it is configured and keep the row."""
+    steps = 3 * STEPS
+    times = step.run(steps, warmup=4)
+    c = step.config
+    row = {
+        "name": name, "batch": c.batch, "key_format": c.key_format, "dense": c.dense,
+        "request_mb": round(request_bytes(c) / 1e6, 1), "step_ms": round(times.median_ms, 3),
+        "spread_pct": round(times.spread_pct, 2),
+        "tokens_per_s": round(c.batch / times.median_ms * 1e3, 1),
+        "moved_mb_per_step": round(times.moved_bytes / steps / 1e6, 1),
+        "link_gb_per_s": round(times.moved_bytes / steps / times.median_ms / 1e6, 1), **extra,
+    }
+    if times.moved_units:
+        check = step.verify()
+        row["verified_units"] = check.checked_units - check.wrong_units
+        row["wrong_units"] = check.wrong_units
+    rows.append(row)
+    print(row, flush=True)
+
+
+def sparse(key_format: str, files: dict[float, str]) -> None:
+    """Measure one key format: without transfers, then every arrangement at both ratios."""
+    base = StepConfig(QWEN3_8B, 1, CONTEXT, key_format=key_format, **CHOICES["window, tma 8"])
+    step = DecodeStep(largest_batch(base, POOL_BYTES))
+    step.load(synthetic_moves(step.config, STEPS, 0.0, CONTEXT))
+    step.reconfigure(stages=StageSwitches(transfer=False))
+    report(step, "no transfer", ratio=0.0)
+    step.reconfigure(stages=StageSwitches(transfer=False, draft=False))
+    report(step, "no transfer, no draft head", ratio=0.0)
+    step.reconfigure(stages=StageSwitches(transfer=False, draft=False, mirror=False))
+    report(step, "no transfer, no draft head, no mirror", ratio=0.0)
+    step.reconfigure(stages=StageSwitches())
+    for ratio, path in files.items():
+        step.load(rows_of(step.config, path, STEPS, CONTEXT))
+        for name, changes in CHOICES.items():
+            step.reconfigure(**{"gemm": "library", "gather_exclusive": True, "gather_ring": 12,
+                                "gather_threads": 256, **changes})
+            report(step, name, ratio=ratio)
+    step.close()
+
+
+def main() -> None:
+    """Measure dense and both key formats and print the ratios."""
+    files = {0.02: sys.argv[2], 0.05: sys.argv[3]}
+    base = StepConfig(QWEN3_8B, 1, CONTEXT, dense=True)
+    dense = DecodeStep(largest_batch(base, POOL_BYTES))
+    dense.load(synthetic_moves(dense.config, STEPS, 0.0, CONTEXT))
+    report(dense, "dense", ratio=0.0)
+    dense.close()
+    for key_format in ("bf16", "fp8"):
+        sparse(key_format, files)
+    best = {}
+    for ratio in files:
+        for key_format in ("bf16", "fp8"):
+            options = [r for r in rows if r["ratio"] == ratio and r["key_format"] == key_format
+                       and not r["dense"]]
+            top = max(options, key=lambda r: r["tokens_per_s"])
+            speedup = round(top["tokens_per_s"] / rows[0]["tokens_per_s"], 3)
+            best[f"{ratio} {key_format}"] = {"arrangement": top["name"], "speedup": speedup}
+    print(best)
+    write_rows(sys.argv[1], rows, {"pool_bytes": POOL_BYTES, "best": best})
+
+
+if __name__ == "__main__":
+    main()
