@@ -22,22 +22,25 @@ rows: list[dict[str, Any]] = []
 WARP = {"transport": "warp_gather", "gather_threads": 512}
 TMA = {"transport": "tma_gather"}
 SHARED = {"gather_exclusive": False}
+WINDOW, RESIDENT = {"arrangement": "window"}, {"arrangement": "resident"}
+PERSISTENT = {"gemm": "persistent", "gather_ctas": 4}
 ARRANGEMENTS: dict[str, dict[str, Any]] = {
-    "always, warp 4": WARP,
-    "always, warp 8": {**WARP, "gather_ctas": 8},
-    "always, tma 8": {**TMA, "gather_ctas": 8},
-    "window, warp 8": {**WARP, "arrangement": "window", "gather_ctas": 8},
-    "window, warp 12": {**WARP, "arrangement": "window", "gather_ctas": 12},
-    "window, tma 8": {**TMA, "arrangement": "window", "gather_ctas": 8},
-    "window, tma 12": {**TMA, "arrangement": "window", "gather_ctas": 12},
-    "resident, warp 8": {**WARP, "arrangement": "resident", "gather_ctas": 8},
-    "resident, tma 8": {**TMA, "arrangement": "resident", "gather_ctas": 8},
-    "resident, tma 4, persistent GEMM": {**TMA, "arrangement": "resident", "gemm": "persistent"},
-    "resident, warp 4, persistent GEMM": {**WARP, "arrangement": "resident", "gemm": "persistent"},
+    "always, warp 4": {**WARP, "gather_ctas": 4},
+    "always, tma 2": {**TMA, "gather_ctas": 2},
+    "always, tma 8": TMA,
+    "window, warp 8": {**WARP, **WINDOW},
+    "window, tma 4": {**TMA, **WINDOW, "gather_ctas": 4},
+    "window, tma 6": {**TMA, **WINDOW, "gather_ctas": 6},
+    "window, tma 8": {**TMA, **WINDOW},
+    "resident, warp 8": {**WARP, **RESIDENT},
+    "resident, tma 8": {**TMA, **RESIDENT},
+    "resident, tma 4, persistent GEMM": {**TMA, **RESIDENT, **PERSISTENT},
+    "always, warp 4 x 256, persistent GEMM": {**PERSISTENT, "gather_threads": 256},
+    "resident, warp 4 x 256, persistent GEMM": {**PERSISTENT, **RESIDENT, "gather_threads": 256},
 }
 BASE = {
     "transport": "warp_gather",
-    "gather_ctas": 4,
+    "gather_ctas": 8,
     "arrangement": "always",
     "gemm": "library",
     "gather_threads": 256,
@@ -117,10 +120,10 @@ def main() -> None:
             measure(step, name, ratio, **changes)
         measure(
             step,
-            "window, warp 4, instrumented",
+            "window, tma 8, stages timed",
             ratio,
             timed=True,
-            **ARRANGEMENTS["window, warp 4"],
+            **ARRANGEMENTS["window, tma 8"],
         )
     write_rows(sys.argv[1], rows)
 
