@@ -17,7 +17,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from gpu_exec.kernels.config import StepConfig, StepMoves
-from gpu_exec.moves import HostPlacement
+from gpu_exec.stamps import mix64
 
 
 def save_period(trace_name: str, cap: int, path: str) -> None:
@@ -34,7 +34,7 @@ def save_period(trace_name: str, cap: int, path: str) -> None:
     )
     table = build_walk(trace, rule, "draft", None, model)
     moves = walk_moves(trace, rule, "draft", None, model, table, range(table.period))
-    parts = [moves.layer(s, l) for s in range(table.period) for l in range(model.layers)]
+    parts = [moves.layer(s, i) for s in range(table.period) for i in range(model.layers)]
     head, block, slot = (np.concatenate([p[i] for p in parts]) for i in range(3))
     offset = np.concatenate([[0], np.cumsum([len(p[0]) for p in parts])])
     np.savez_compressed(
@@ -50,7 +50,6 @@ def rows_of(config: StepConfig, path: str, steps: int, context: int) -> StepMove
     data: Any = np.load(path, allow_pickle=False)
     layers, period, offset = int(data["layers"]), int(data["period"]), data["offset"]
     first = np.arange(config.batch) * period // config.batch
-    placement = HostPlacement(config.logical_host_units, config.host_units)
     row_parts, index_parts, layer_parts, bounds = [], [], [], [0]
     for step in range(steps):
         for layer in range(layers):
@@ -72,7 +71,7 @@ def rows_of(config: StepConfig, path: str, steps: int, context: int) -> StepMove
         row=row.astype(np.uint16),
         head=head.astype(np.uint8),
         slot=data["slot"][index],
-        host_unit=placement.place(unit),
+        host_unit=(mix64(unit.astype(np.uint64)) % np.uint64(config.host_units)).astype(np.int64),
         context_tokens=position.astype(np.int32),
     )
 
