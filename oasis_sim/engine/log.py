@@ -98,7 +98,7 @@ class StepRecorder:
             bound=_bound(times),
             overlap=means[:, 0],
             mass=means[:, 1],
-            lost_mass=1.0 - means[:, 1],
+            lost_mass=means[:, 2],
         )
 
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from oasis_sim.compiled import compiled
 
 RATE_BITS = 20
 RATE_ONE = 1 << RATE_BITS
@@ -107,7 +108,7 @@ def new_state(layers: int, start_ps: int = 0) -> PipelineState:
     )
 
 
-@numba.njit(cache=True)
+@compiled
 def _push(ring: Int64, cursor: Int64, stream: int, start: int, end: int) -> None:
     """Note that a stream is busy from start to end."""
     if end > start:
@@ -117,7 +118,7 @@ def _push(ring: Int64, cursor: Int64, stream: int, start: int, end: int) -> None
         cursor[stream, 0] += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def _forget(ring: Int64, cursor: Int64, now: int) -> None:
     """Pass over the intervals that ended before the foreground's clock."""
     for s in range(3):
@@ -127,7 +128,7 @@ def _forget(ring: Int64, cursor: Int64, now: int) -> None:
         cursor[s, 1] = first
 
 
-@numba.njit(cache=True)
+@compiled
 def _rate(now: int, rates: Int64, ring: Int64, cursor: Int64, found: Int64) -> None:
     """Set found to the progress rate at `now` and the time of the next change of any stream."""
     rate = RATE_ONE
@@ -147,7 +148,7 @@ def _rate(now: int, rates: Int64, ring: Int64, cursor: Int64, found: Int64) -> N
     found[1] = change
 
 
-@numba.njit(cache=True)
+@compiled
 def _finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> int:
     """Return when `work` picoseconds begun at `start` are done beside the busy neighbours."""
     now = start
@@ -166,7 +167,7 @@ def _finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> 
     return now
 
 
-@numba.njit(cache=True)
+@compiled
 def _run_layer(
     state: PipelineState, times: StepTimes, layer: int, move: int, now: int, mark: Int64
 ) -> int:
@@ -204,7 +205,7 @@ def _run_layer(
     return end
 
 
-@numba.njit(cache=True)
+@compiled
 def run_step(
     state: PipelineState, times: StepTimes, transfer: Int64, out: Int64, marks: Int64
 ) -> None:

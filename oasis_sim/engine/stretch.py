@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from oasis_sim.compiled import compiled
 from oasis_sim.engine.pipeline import (
     NOW,
     OUT_COLUMNS,
@@ -82,7 +82,7 @@ class StretchCosts(NamedTuple):
     join: bool
 
 
-@numba.njit(cache=True)
+@compiled
 def _sum(values: Int64) -> int:
     """Add up (numba's own sum costs seconds of compile time)."""
     total = 0
@@ -91,7 +91,7 @@ def _sum(values: Int64) -> int:
     return total
 
 
-@numba.njit(cache=True)
+@compiled
 def _attended_tokens(rows: Rows, costs: StretchCosts) -> int:
     total = 0
     for context in rows.context:
@@ -100,7 +100,7 @@ def _attended_tokens(rows: Rows, costs: StretchCosts) -> int:
     return total
 
 
-@numba.njit(cache=True)
+@compiled
 def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
     blocks = 0
     for context in rows.context:
@@ -131,7 +131,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
     )
 
 
-@numba.njit(cache=True)
+@compiled
 def _gather_blocks(
     rows: Rows, tables: WalkTables, costs: StretchCosts, transfer: Int64, log: Int64
 ) -> None:
@@ -150,7 +150,7 @@ def _gather_blocks(
             transfer[layer] = costs.transfer_fixed + round(moved)
 
 
-@numba.njit(cache=True)
+@compiled
 def _advance_rows(rows: Rows) -> None:
     for i in range(len(rows.context)):
         rows.context[i] += 1
@@ -160,7 +160,7 @@ def _advance_rows(rows: Rows) -> None:
         rows.dense_context[i] += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def run_stretch(
     state: PipelineState,
     rows: Rows,

@@ -73,7 +73,7 @@ def build_walks(
     model = share.model
     if not scheme.offload:
         zero = np.zeros((1, model.layers), dtype=np.int64)
-        tables = WalkTables(zero, zero, np.ones((1, 2)))
+        tables = WalkTables(zero, zero, np.array([[1.0, 1.0, 0.0]]))
         return Walks(tables, (0,), (1,), (), _quality((), ()), seed)
     rule = residency_rule(scheme)
     walks = tuple(build_walk(trace, rule, scheme.predictor, drafter, model) for trace in traces)
@@ -92,10 +92,11 @@ def build_walks(
 
 
 def _columns(walk: WalkTable) -> np.ndarray:
-    """Return agreement and attention mass per walk step (NaN where the trace has no mass)."""
-    steps = len(walk.admitted)
-    mass = np.full(steps, np.nan) if walk.mass is None else walk.mass
-    return np.stack([walk.overlap, mass], axis=1)
+    """Return agreement, captured and lost mass per walk step (NaN if the trace has no mass)."""
+    unknown = np.full(len(walk.admitted), np.nan)
+    mass = unknown if walk.mass is None else walk.mass
+    lost = unknown if walk.lost is None else walk.lost
+    return np.stack([walk.overlap, mass, lost], axis=1)
 
 
 def _quality(walks: Sequence[WalkTable], traces: Sequence[AttentionTrace]) -> Quality:

@@ -8,13 +8,10 @@ end, sorted by id among themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar, cast
-
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from oasis_sim.compiled import compiled
 from oasis_sim.residency.arrays import (
     Attended,
     Counts,
@@ -27,20 +24,10 @@ from oasis_sim.residency.arrays import (
 
 _NO_BLOCK = 65535
 
-
 Blocks = NDArray[np.uint16]
-Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def _jit(function: Function) -> Function:
-    """Compile on the first call; keep the result on disk where a place for it can be found."""
-    try:
-        return cast("Function", njit(cache=True)(function))
-    except RuntimeError:  # no cache directory is writable
-        return cast("Function", njit(function))
-
-
-@_jit
+@compiled
 def _choose(order: Blocks, first: int, last: int, limit: int, chosen: Blocks) -> int:
     """Copy the first `limit` blocks of an order that lie in first..last; return how many."""
     count = 0
@@ -53,7 +40,7 @@ def _choose(order: Blocks, first: int, last: int, limit: int, chosen: Blocks) ->
     return count
 
 
-@_jit
+@compiled
 def _sort_outside(head: Head, step: int, inside: int, begin: int, end: int) -> int:
     """Bring `outside` up to date for a new target: drop what it names, append what it leaves.
 
@@ -80,7 +67,7 @@ def _sort_outside(head: Head, step: int, inside: int, begin: int, end: int) -> i
     return count
 
 
-@_jit
+@compiled
 def _admit(head: Head, sizes: Sizes, target: int, resident: int) -> tuple[int, int, int, int]:
     """Give slots to the first missing target blocks; return needed, admitted, inside, evicted."""
     slot_of, chosen, missing = head.slot_of, head.chosen, head.missing
@@ -109,7 +96,7 @@ def _admit(head: Head, sizes: Sizes, target: int, resident: int) -> tuple[int, i
     return needed, admitted, inside, max(0, admitted - free)
 
 
-@_jit
+@compiled
 def _overlap(head: Head, step: int, used: int, attended: Attended) -> int:
     """Count the attended blocks that the true set, in `head.chosen`, holds too."""
     use_step, chosen, within, outside = head.use_step, head.chosen, head.inside, head.outside
@@ -123,7 +110,7 @@ def _overlap(head: Head, step: int, used: int, attended: Attended) -> int:
     return overlap
 
 
-@_jit
+@compiled
 def _captured(
     head: Head,
     sizes: Sizes,
@@ -150,7 +137,7 @@ def _captured(
     return captured
 
 
-@_jit
+@compiled
 def _record_start(head: Head, blocks: int, start: Blocks) -> None:
     """Write which block each slot holds."""
     for block in range(blocks):
@@ -158,14 +145,14 @@ def _record_start(head: Head, blocks: int, start: Blocks) -> None:
             start[head.slot_of[block]] = block
 
 
-@_jit
+@compiled
 def _candidates(order: Blocks, sizes: Sizes, position: int, chosen: Blocks) -> int:
     """Choose from an order among the candidates of a position; return how many."""
     last = position // sizes.block_tokens - sizes.recent
     return _choose(order, sizes.sink, last, sizes.chosen, chosen)
 
 
-@_jit
+@compiled
 def _report(
     trace: Trace,
     path: Path,
@@ -188,7 +175,7 @@ def _report(
         )
 
 
-@_jit
+@compiled
 def _write_moves(moves: MoveArrays, head: Head, row: int, admitted: int) -> None:
     """Write the blocks that a step admitted, at the place reserved for it."""
     for index in range(admitted):
@@ -197,7 +184,7 @@ def _write_moves(moves: MoveArrays, head: Head, row: int, admitted: int) -> None
         moves.slot[to] = head.slot_of[head.missing[index]]
 
 
-@_jit
+@compiled
 def _run_head(
     trace: Trace,
     path: Path,
@@ -241,7 +228,7 @@ def _run_head(
         _report(trace, path, sizes, counts, head, (step, layer, number), attended)
 
 
-@_jit
+@compiled
 def run_heads(trace: Trace, path: Path, sizes: Sizes, counts: Counts, moves: MoveArrays) -> None:
     """Run every head through the path."""
     head = Head(

@@ -39,8 +39,8 @@ class WalkTable:
     Counts are per request, step and model layer, summed over the model's KV heads. The quality
     proxies are means over layers and heads for each walk step; ``_p5`` and ``_p95`` are taken
     over all steps, layers and heads. ``overlap`` is the share of the true query's blocks that
-    were attended; ``mass`` the attention mass read; ``lost`` the mass of blocks not read. The
-    mass is None when the trace holds none. ``steady`` says whether the period repeats exactly.
+    were attended; ``mass`` the share of the step's attention mass that was read; ``lost`` the
+    rest. Both are None when the trace holds no mass. ``steady`` says whether the period repeats exactly.
     """
 
     admitted: NDArray[np.int32]  # [W, model layers]
@@ -140,8 +140,8 @@ def build_walk(
     mass, lost = None, None
     if log.mass is not None and heads.part.mass is not None:
         total = total_mass(heads.part.mass, walk.trace_step.astype(np.int64))
-        mass = heads.expand(log.mass[table])
-        lost = heads.expand(total - log.mass[table])
+        mass = heads.expand(log.mass[table] / total)
+        lost = heads.expand(1.0 - log.mass[table] / total)
     return WalkTable(
         admitted=heads.sum_heads(log.admitted[table]).astype(np.int32),
         needed=heads.sum_heads(log.needed[table]).astype(np.int32),
