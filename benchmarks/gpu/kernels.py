@@ -85,21 +85,11 @@ def scan(config: Any, memory: Any, arguments: Any, tries: list) -> None:
         ms = (graph_ms(run) - 0.010) / LAYERS
         name = f"scan{'+selection' if fused else ''} {config.key_format}"
         report(name, ms, gb, batch=config.batch, splits=args[0].splits, stages=stages)
-    position, step = library.pointer(memory.position), library.pointer(memory.step)
-
-    def separate() -> None:
-        memory.select_bounds[:, 1] = memory.select_bounds[:, 0]
-        for layer in range(LAYERS):
-            select = arguments.select(layer, 0)
-            library.launch(
-                "oasis_select", select, position, step, config.pairs, config.max_blocks, scratch
-            )
-
-    report("selection, 112 needed", (graph_ms(separate) - 0.004) / LAYERS, batch=config.batch)
-    drifting(config, memory, arguments, scratch)
+    for threads in (128, 256):
+        drifting(config, memory, arguments, (scratch, threads))
 
 
-def drifting(config: Any, memory: Any, arguments: Any, scratch: int) -> None:
+def drifting(config: Any, memory: Any, arguments: Any, launch: tuple[int, int]) -> None:
     """Time selection on sets of which about an eighth changes from call to call."""
     position, step = library.pointer(memory.position), library.pointer(memory.step)
     base = torch.randn(config.pairs, config.max_blocks, device="cuda")
@@ -115,15 +105,15 @@ def drifting(config: Any, memory: Any, arguments: Any, scratch: int) -> None:
             for layer in range(LAYERS):
                 select = arguments.select(layer, 0)
                 select.scores = variants[2 * layer + 1 - turn].data_ptr()
-                library.launch(
-                    "oasis_select", select, position, step, config.pairs, config.max_blocks, scratch
-                )
+                sizes = (config.pairs, config.max_blocks, *launch)
+                library.launch("oasis_select", select, position, step, *sizes)
 
     report(
         "selection",
         (graph_ms(run) - 0.004) / LAYERS / 2,
         batch=config.batch,
         changed=round(float(changed), 1),
+        threads=launch[1],
         cap=config.cap_blocks,
     )
 

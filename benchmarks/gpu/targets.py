@@ -23,22 +23,21 @@ CONTEXT = 16382  # with the draft token: 16,384 positions, 1,024 blocks
 POOL_BYTES = 52 << 30
 STEPS = 8
 TMA = {"transport": "tma_gather", "gather_ctas": 8}
+WARP = {"transport": "warp_gather", "gather_ctas": 8, "gather_threads": 512}
+WINDOW, RESIDENT = {"arrangement": "window"}, {"arrangement": "resident"}
 CHOICES: dict[str, dict[str, Any]] = {
-    "window, tma 8": {**TMA, "arrangement": "window"},
-    "window, warp 8": {**TMA, "arrangement": "window", "transport": "warp_gather",
-                       "gather_threads": 512},
-    "resident, tma 8": {**TMA, "arrangement": "resident"},
-    "resident, warp 8": {**TMA, "arrangement": "resident", "transport": "warp_gather",
-                         "gather_threads": 512},
-    "resident, warp 8 shared": {**TMA, "arrangement": "resident", "transport": "warp_gather",
-                                "gather_exclusive": False},
+    "window, tma 8": {**TMA, **WINDOW},
+    "window, tma 6": {**TMA, **WINDOW, "gather_ctas": 6},
+    "window, tma 8, scan beside attention": {**TMA, **WINDOW, "prediction": "stream"},
+    "resident, tma 8": {**TMA, **RESIDENT},
+    "resident, warp 8": {**WARP, **RESIDENT},
     "always, tma 8": {**TMA, "arrangement": "always"},
-    "always, tma 8 shared": {**TMA, "arrangement": "always", "gather_exclusive": False,
-                             "gather_ring": 6},
+    "always, tma 8, scan beside attention": {**TMA, "prediction": "stream"},
     "resident, warp 4, persistent GEMM": {
-        "gather_ctas": 4, "arrangement": "resident", "transport": "warp_gather",
-        "gather_threads": 256, "gemm": "persistent"},
+        **WARP, **RESIDENT, "gather_ctas": 4, "gather_threads": 256, "gemm": "persistent"
+    },
 }
+BASE = {"gemm": "library", "gather_threads": 256, "prediction": "inline", "arrangement": "always"}
 rows: list[dict[str, Any]] = []
 
 
@@ -78,8 +77,7 @@ def sparse(key_format: str, files: dict[float, str]) -> None:
     for ratio, path in files.items():
         step.load(rows_of(step.config, path, STEPS, CONTEXT))
         for name, changes in CHOICES.items():
-            step.reconfigure(**{"gemm": "library", "gather_exclusive": True, "gather_ring": 12,
-                                "gather_threads": 256, **changes})
+            step.reconfigure(**{**BASE, **changes})
             report(step, name, ratio=ratio)
     step.close()
 

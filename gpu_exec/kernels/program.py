@@ -22,6 +22,7 @@ from gpu_exec.kernels.memory import DraftMemory, StepMemory
 from gpu_exec.kernels.movelist import DeviceMoves
 
 MIRROR_CTAS = 4
+SELECT_THREADS = 128
 EXCLUSIVE_BYTES = 180 * 1024
 
 
@@ -186,7 +187,8 @@ class StepProgram:
             with self.marks.span("selection", layer):
                 m = self.memory
                 place = (pointer(m.position), pointer(m.step))
-                launch("oasis_select", select, *place, c.pairs, c.max_blocks, self.scratch)
+                sizes = (c.pairs, c.max_blocks, self.scratch, SELECT_THREADS)
+                launch("oasis_select", select, *place, *sizes)
 
     def _mirror(self, layer: int) -> None:
         import torch

@@ -164,8 +164,8 @@ def test_scan(group: int, key_format: str, splits: int) -> None:
 
 
 @pytest.mark.parametrize("levels", [1, 3, 1000])
-@pytest.mark.parametrize(("pool", "cap"), [(16, 4), (24, 16), (16, 0)])
-def test_selection_equals_the_cpu_build(levels: int, pool: int, cap: int) -> None:
+@pytest.mark.parametrize(("pool", "cap", "threads"), [(16, 4, 128), (24, 16, 256), (16, 0, 128)])
+def test_selection_equals_the_cpu_build(levels: int, pool: int, cap: int, threads: int) -> None:
     """The GPU's decisions are bit-identical to the core that the CPU tests check."""
     import torch
 
@@ -194,7 +194,7 @@ def test_selection_equals_the_cpu_build(levels: int, pool: int, cap: int) -> Non
         where = torch.from_numpy(position).cuda()
         library.launch(
             "oasis_select", arguments, library.pointer(where), library.pointer(counter),
-            case.pairs, 1024, scratch,
+            case.pairs, 1024, scratch, threads,
         )
         for name in ("slot_block", "stamp", "attend_unit", "attend_count", "counts", "bounds",
                      "source", "target"):
@@ -276,3 +276,32 @@ def test_norm_and_gate() -> None:
     library.launch("oasis_silu_mul", library.pointer(x), library.pointer(gate), 37, 2048)
     g, u = a[:, :2048], a[:, 2048:]
     assert error_of(host(gate), g / (1 + np.exp(-g)) * u) < 4e-3
+
+
+@pytest.mark.parametrize("block_tokens", [16, 64])
+def test_mirror_copies_completed_blocks_only(block_tokens: int) -> None:
+    """Rows at the last token of a block reach their host home byte for byte, others do not."""
+    import torch
+
+    config = small_config(block_tokens=block_tokens, batch=6, stamped=False)
+    memory, arguments = make_memory(config, seed=block_tokens)
+    b = block_tokens
+    positions = [b - 1, b, b - 2, 2 * b - 1, 3 * b - 1, 5]
+    memory.position.copy_(torch.tensor(positions))
+    units = memory.host.tensor.view(-1, config.unit_bytes // 2)
+    before = units.clone()
+    library.launch("oasis_mirror", arguments.mirror(1), 4)
+    torch.cuda.synchronize()
+    pool = memory.pool.cpu()
+    changed = set()
+    for request in (0, 3, 4):
+        block = positions[request] // b
+        for head in range(2):
+            pair = request * 2 + head
+            home = ((request * 2 + 1) * 2 + head) * config.max_blocks + block
+            local = pair * config.slots_per_pair + config.pool_blocks + block % 2
+            assert units[home].equal(pool[1, local])
+            changed.add(home)
+    untouched = [i for i in range(len(units)) if i not in changed]
+    assert units[untouched].equal(before[untouched])
+    assert int(memory.mirrored.item()) == len(changed)

@@ -63,9 +63,10 @@ int oasis_scan(const ScanArgs* a, const SelectArgs* sel, int pairs, int fp8, int
 }
 
 int oasis_select(const SelectArgs* sel, const int* position, const int* step, int pairs,
-                 int max_blocks, int scratch_bytes, cudaStream_t stream) {
+                 int max_blocks, int scratch_bytes, int threads, cudaStream_t stream) {
+  if (threads > kSelectThreads || threads % 32) return cudaErrorInvalidValue;
   if (int e = allow_shared(select_blocks, scratch_bytes)) return e;
-  select_blocks<<<pairs, kSelectThreads, scratch_bytes, stream>>>(*sel, position, step, max_blocks);
+  select_blocks<<<pairs, threads, scratch_bytes, stream>>>(*sel, position, step, max_blocks);
   return launched();
 }
 
