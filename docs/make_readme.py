@@ -1,47 +1,84 @@
-"""Renew what the README shows of the program: the table of its first command, and the timeline.
+"""Renew what the README shows of the program: first table, timeline, errors against the paper.
 
     python docs/make_readme.py
 
-Run it after a change of results or of the table; a test compares the two. The picture needs
-matplotlib (`pip install 'oasis-sim[plot]'`).
+Run it after a change of results or of the table (about a minute); tests compare most of it. The
+picture needs matplotlib (`pip install 'oasis-sim[plot]'`).
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 COMMAND = ("run", "--profile", "h100", "--trace", "aime.jsonl")
-BEGIN, END = "<!-- first run -->\n```text\n", "```\n<!-- end of first run -->"
+NOT_KEYS = {
+    "context_tokens",
+    "metric",
+    "unit",
+    "published",
+    "simulated",
+    "simulated_exact",
+    "error_pct",
+}
+PUBLISHED = {
+    "fig2": "Figure 2: on-demand retrieval, Qwen3-32B (nominal bandwidths)",
+    "table2": "Table 2: six fetch ratios, Qwen3-8B",
+    "fig11": "Figure 11, 16K context: OasisKV and dense, Qwen3-8B, and Qwen3-235B-A22B on 8 GPUs",
+}
 
 
 def main() -> None:
-    """Run the command, put its table into the README and draw its timeline."""
+    """Run the commands and put what they say into the README and its picture."""
     readme = ROOT / "README.md"
+    text = readme.read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
-        table = subprocess.run(
-            [sys.executable, str(ROOT / "cli.py"), *COMMAND, "--out", str(run), "--quiet"],
-            check=True,
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-        ).stdout
+        table = oasis_sim(*COMMAND, "--out", str(run))
         script = str(ROOT / "docs" / "make_timeline.py")
         picture = str(ROOT / "docs" / "timeline.svg")
         subprocess.run([sys.executable, script, str(run), picture], check=True)
-    text = readme.read_text(encoding="utf-8")
-    readme.write_text(replaced(text, table), encoding="utf-8")
+    text = replaced(text, "first run", f"```text\n{table}```\n")
+    readme.write_text(replaced(text, "accuracy", accuracy_table()), encoding="utf-8")
 
 
-def replaced(text: str, table: str) -> str:
-    """Return the README's text with another table between the two marks."""
-    head, _, rest = text.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}{table}{END}{tail}"
+def oasis_sim(*arguments: str) -> str:
+    """Return the standard output of a command that must succeed."""
+    command = [sys.executable, str(ROOT / "cli.py"), *arguments, "--quiet"]
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
+
+
+def accuracy_table() -> str:
+    """Return mean and largest error against each published table and figure."""
+    lines = ["| published | numbers | mean error | largest error |", "|---|---|---|---|"]
+    for name, title in PUBLISHED.items():
+        found = json.loads(oasis_sim("paper", name, "--format", "json"))
+        lines.append(accuracy_line(title, found))
+    return "\n".join(lines) + "\n"
+
+
+def accuracy_line(title: str, found: Mapping[str, Any]) -> str:
+    """Return the line of one comparison, with the place of its largest error."""
+    rows = [row for row in found["rows"] if row["error_pct"] is not None]
+    worst = max(rows, key=lambda row: abs(row["error_pct"]))
+    keys = [f"{key} {value}" for key, value in worst.items() if key not in NOT_KEYS]
+    place = f" ({worst['metric']}; {', '.join(keys)})" if worst["error_pct"] else ""
+    largest = f"{abs(worst['error_pct']):.1f} %{place}"
+    return f"| {title} | {len(rows)} | {found['mape_pct']:.1f} % | {largest} |"
+
+
+def replaced(text: str, name: str, content: str) -> str:
+    """Return the README's text with other content between the two marks of a name."""
+    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+    head, _, rest = text.partition(begin)
+    _, _, tail = rest.partition(end)
+    return f"{head}{begin}{content}{end}{tail}"
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from oasis_sim.report.view import Row, Section, View
 from oasis_sim.text import plain
 
 WIDTH_WITHOUT_TERMINAL = 110
+WIDTH_OF_PIPED_COLUMNS = 10_000
+"""Wide enough that no cell of a list is folded where another program reads it."""
 
 
 def print_view(view: View, stream: IO[str]) -> None:
@@ -42,10 +44,10 @@ def print_rows(rows: Sequence[Sequence[object]], stream: IO[str]) -> None:
         table.add_column(Text(title), header_style="bold", overflow="fold")
     for row in body:
         table.add_row(*(Text(cell) for cell in row))
-    _print(table, stream)
+    _print(table, stream, WIDTH_OF_PIPED_COLUMNS)
 
 
-def _print(content: RenderableType, stream: IO[str]) -> None:
+def _print(content: RenderableType, stream: IO[str], width: int = WIDTH_WITHOUT_TERMINAL) -> None:
     """Print on a terminal as it is; elsewhere with a fixed width, without colour or padding."""
     if stream.isatty():
         plainly = bool(os.environ.get("NO_COLOR"))
@@ -60,7 +62,7 @@ def _print(content: RenderableType, stream: IO[str]) -> None:
     buffer = io.StringIO()
     console = Console(
         file=buffer,
-        width=WIDTH_WITHOUT_TERMINAL,
+        width=width,
         highlight=False,
         emoji=False,
         markup=False,

@@ -181,3 +181,10 @@ def test_rows_are_printed_as_columns() -> None:
         ["name", "value"],
         ["[b]x", "1"],
     ]
+
+
+def test_piped_lists_are_never_folded() -> None:
+    """One entry is one line, however long its description."""
+    stream = io.StringIO()
+    print_rows([("name", "text"), ("a", "word " * 400)], stream)
+    assert len(stream.getvalue().splitlines()) == 2
