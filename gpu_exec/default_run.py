@@ -43,7 +43,7 @@ def _fitting_batch(spec: ScenarioSpec) -> int:
     profile = load_profile(spec.profile)
     cost = CostModel(profile, spec.engine, load_model(spec.model), spec.scheme, 1)
     tokens = (spec.load.context_tokens or 0) + OUTPUT_TOKENS
-    room = FREE_SHARE * free - cost.share.weight_bytes - cost.costs.reserved_bytes
+    room = FREE_SHARE * free - cost.share.weight_bytes - cost.costs.reserved_per_gpu(cost.share.tp)
     fitting = int(room // footprint(cost).sparse_bytes(tokens))
     if fitting < 1:
         raise RunFailed(

@@ -69,13 +69,14 @@ def plan_memory(cost: CostModel, context: int, host_bytes: int | None = None) ->
     profile, costs = cost.profile, cost.costs
     usable = int(profile.gpu.hbm_bytes * costs.hbm_share)
     weights = cost.share.weight_bytes
-    pool = usable - weights - costs.reserved_bytes
+    reserved = costs.reserved_per_gpu(cost.share.tp)
+    pool = usable - weights - reserved
     if pool <= 0:
         raise RunFailed(
             f"{cost.share.model.name} does not fit on {profile.name} with tp={cost.share.tp}: "
             f"usable HBM {format_bytes(usable, binary=True)} "
             f"- weights {format_bytes(weights, binary=True)} "
-            f"- reserved {format_bytes(costs.reserved_bytes, binary=True)} leaves no room for KV; "
+            f"- reserved {format_bytes(reserved, binary=True)} leaves no room for KV; "
             "use more GPUs (--tp) or a larger card"
         )
     sizes = footprint(cost)
@@ -84,7 +85,7 @@ def plan_memory(cost: CostModel, context: int, host_bytes: int | None = None) ->
         hbm_capacity_bytes=profile.gpu.hbm_bytes,
         hbm_usable_bytes=usable,
         weights_bytes=weights,
-        reserved_bytes=costs.reserved_bytes,
+        reserved_bytes=reserved,
         kv_pool_bytes=pool,
         host_capacity_bytes=profile.host.kv_bytes if host_bytes is None else host_bytes,
         dense_request_bytes=dense,

@@ -42,6 +42,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         selection_slowdown=_read_slowdown(fields.child("selection_slowdown")),
         hbm_share=fields.number("hbm_share", low=0.01, high=1.0),
         reserved_bytes=fields.quantity("reserved", parse_bytes),
+        reserved_split_bytes=fields.quantity("reserved_split", parse_bytes, default="0 B"),
         draft_reads_kv=fields.flag("draft_reads_kv", default=False),
     )
 

@@ -114,8 +114,9 @@ class EngineCosts:
     `linear_efficiency` is a share of the layer's roofline, by rows, and `expert_efficiency` the
     same for routed experts, by rows per expert; the attention and scan efficiencies are shares of
     HBM bandwidth, by bytes read in one kernel. `draft_layers` is the draft model's forward in units
-    of one layer of the target. `hbm_share` of the card may be used,
-    of which `reserved_bytes` (activations, graphs, draft weights) are not for KV.
+    of one layer of the target. `hbm_share` of the card may be used, of which `reserved_bytes`
+    (activations, graphs) and a GPU's part of `reserved_split_bytes` (draft weights and whatever
+    else tensor parallelism divides) are not for KV.
     With `draft_reads_kv` the draft's attention over its own KV is priced as dense attention beside
     `draft_layers`; without, those layers include it.
     """
@@ -137,7 +138,12 @@ class EngineCosts:
     selection_slowdown: Slowdown
     hbm_share: float
     reserved_bytes: int
+    reserved_split_bytes: int = 0
     draft_reads_kv: bool = False
+
+    def reserved_per_gpu(self, tp: int) -> int:
+        """Return the HBM bytes of one of `tp` GPUs that are neither weights nor KV."""
+        return self.reserved_bytes - -self.reserved_split_bytes // tp
 
     def transport(self, name: str) -> Transport:
         """Return the transport called `name` or raise UsageError."""
