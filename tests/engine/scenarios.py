@@ -77,7 +77,7 @@ def card(hbm_bytes: int, host_bytes: int = 10**12) -> HardwareProfile:
     """Return the h100 profile with another HBM and host capacity and no reserve."""
     profile = load_profile("h100")
     engines = {
-        name: dataclasses.replace(costs, reserved_bytes=0, hbm_share=1.0)
+        name: dataclasses.replace(costs, reserved_bytes=0, reserved_split_bytes=0, hbm_share=1.0)
         for name, costs in profile.engines.items()
     }
     return dataclasses.replace(
