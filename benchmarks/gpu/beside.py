@@ -43,12 +43,12 @@ def neighbours(config: Any, memory: Any, arguments: Any) -> dict[str, Callable[[
 
     def attention() -> None:
         for i in range(40):
-            library.launch("oasis_attention", arguments.attention(i % LAYERS, 0), config.pairs)
+            library.launch("oasis_attention", arguments.attention(i % LAYERS, 0), config.pairs, 0)
 
     def scan() -> None:
         for i in range(80):
             args, select = arguments.scan(i % LAYERS, False), arguments.select(i % LAYERS, 0)
-            library.launch("oasis_scan", args, select, config.pairs, 0, scratch)
+            library.launch("oasis_scan", args, select, config.pairs, 0, scratch, 0)
 
     def linear(gemm: Any) -> Callable[[], None]:
         def run() -> None:

@@ -59,7 +59,7 @@ def attention(config: Any, memory: Any, arguments: Any, name: str, tries: list) 
 
         def run(args: list = args) -> None:
             for a in args:
-                library.launch("oasis_attention", a, config.pairs)
+                library.launch("oasis_attention", a, config.pairs, 0)
 
         ms = graph_ms(run) / LAYERS
         report(name, ms, gb, batch=config.batch, splits=args[0].splits, stages=stages)
@@ -80,7 +80,7 @@ def scan(config: Any, memory: Any, arguments: Any, tries: list) -> None:
             memory.select_bounds[:, 1] = memory.select_bounds[:, 0]
             memory.qkv.add_(0.01)  # another query, so that the sets change
             for a, s in zip(args, select, strict=True):
-                library.launch("oasis_scan", a, s, config.pairs, fp8, scratch)
+                library.launch("oasis_scan", a, s, config.pairs, fp8, scratch, 0)
 
         ms = (graph_ms(run) - 0.010) / LAYERS
         name = f"scan{'+selection' if fused else ''} {config.key_format}"
@@ -160,7 +160,7 @@ def small(config: Any, memory: Any, arguments: Any) -> None:
 
     def append() -> None:
         for layer in range(LAYERS):
-            library.launch("oasis_append", arguments.append(layer, head_norm))
+            library.launch("oasis_append", arguments.append(layer, head_norm), 0)
 
     def norm() -> None:
         for _ in range(LAYERS):
@@ -172,11 +172,12 @@ def small(config: Any, memory: Any, arguments: Any) -> None:
                 config.rows,
                 4096,
                 ctypes.c_float(1e-6),
+                0,
             )
 
     def gate() -> None:
         for _ in range(LAYERS):
-            library.launch("oasis_silu_mul", p(memory.gate_up), p(memory.gated), config.rows, 12288)
+            library.launch("oasis_silu_mul", p(memory.gate_up), p(memory.gated), config.rows, 12288, 0)
 
     def mirror() -> None:
         for layer in range(LAYERS):

@@ -25,19 +25,25 @@ STEPS = 8
 TMA = {"transport": "tma_gather", "gather_ctas": 8}
 WARP = {"transport": "warp_gather", "gather_ctas": 8, "gather_threads": 512}
 WINDOW, RESIDENT = {"arrangement": "window"}, {"arrangement": "resident"}
+BESIDE = {**WINDOW, "prediction": "stream"}
 CHOICES: dict[str, dict[str, Any]] = {
     "window, tma 8": {**TMA, **WINDOW},
-    "window, tma 6": {**TMA, **WINDOW, "gather_ctas": 6},
-    "window, tma 8, scan beside attention": {**TMA, **WINDOW, "prediction": "stream"},
-    "resident, tma 8": {**TMA, **RESIDENT},
-    "resident, warp 8": {**WARP, **RESIDENT},
-    "always, tma 8": {**TMA, "arrangement": "always"},
-    "always, tma 8, scan beside attention": {**TMA, "prediction": "stream"},
-    "resident, warp 4, persistent GEMM": {
-        **WARP, **RESIDENT, "gather_ctas": 4, "gather_threads": 256, "gemm": "persistent"
+    "window, tma 8, scan beside attention": {**TMA, **BESIDE},
+    "window, tma 8, scan beside attention, no early launch": {
+        **TMA, **BESIDE, "early_launch": False
     },
+    "window, tma 8 ring 6, scan beside attention": {**TMA, **BESIDE, "gather_ring": 6},
+    "window, tma 8 ring 8, scan beside attention": {**TMA, **BESIDE, "gather_ring": 8},
+    "window, tma 12 ring 6, scan beside attention": {
+        **TMA, **BESIDE, "gather_ring": 6, "gather_ctas": 12
+    },
+    "window, tma 8 ring 16, scan beside attention": {**TMA, **BESIDE, "gather_ring": 16},
+    "resident, tma 8": {**TMA, **RESIDENT},
+    "resident, tma 8, scan beside attention": {**TMA, **RESIDENT, "prediction": "stream"},
+    "always, tma 8, scan beside attention": {**TMA, "prediction": "stream"},
 }
-BASE = {"gemm": "library", "gather_threads": 256, "prediction": "inline", "arrangement": "always"}
+BASE = {"gemm": "library", "gather_threads": 256, "prediction": "inline", "arrangement": "always",
+        "gather_ring": 12, "early_launch": True}
 rows: list[dict[str, Any]] = []
 
 

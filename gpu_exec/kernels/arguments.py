@@ -20,7 +20,7 @@ from gpu_exec.kernels.memory import MAX_SPLITS, DraftMemory, StepMemory
 SCAN_SLOTS = 396
 SCAN_STAGES = {"bf16": 2, "fp8": 3}
 _ATTENTION_RINGS = ((3, 264), (2, 396))
-_SPLIT_COST_TILES = 12
+_SPLIT_COST_TILES = 32
 
 
 def choose_splits(pairs: int, tiles: int, slots: int) -> int:

@@ -116,6 +116,7 @@ class StepConfig:
     gather_exclusive: bool = True
     arrangement: str = "always"
     gemm: str = "library"
+    early_launch: bool = True
     prediction: str = "inline"
     selection: str = "separate"
     moves_from: str = "schedule"

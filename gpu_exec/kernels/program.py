@@ -103,7 +103,7 @@ class StepProgram:
             delay("attention")
             with self.marks.span("attention", layer):
                 args = arguments.attention(layer, self.parity)
-                launch("oasis_attention", args, self.config.pairs)
+                launch("oasis_attention", args, self.config.pairs, self._early())
         self._release(layer)
         with self.marks.span("output_ffn", layer):
             self._ffn(layer)
@@ -132,7 +132,7 @@ class StepProgram:
             self._fork_transfer()
             self._gather(layer, (0, layer), stop_at=layer)
         if w is not None:
-            launch("oasis_append", self.parts.arguments.append(layer, w.head_norm))
+            launch("oasis_append", self.parts.arguments.append(layer, w.head_norm), self._early())
 
     def _ffn(self, layer: int) -> None:
         m, w, gemm = self.memory, self.parts.weights, self.parts.gemm
@@ -158,7 +158,7 @@ class StepProgram:
         gemm = self.parts.gemm
         gemm(d.features, w.fc, d.fused, None)
         gemm(d.joined, w.qkv, d.qkv, None)
-        launch("oasis_attention", self.parts.arguments.draft_attention(d), self.config.pairs)
+        launch("oasis_attention", self.parts.arguments.draft_attention(d), self.config.pairs, 0)
         gemm(d.attended, w.o, d.fused, d.fused)
         gemm(d.fused, w.gate_up, d.gate_up, None)
         self._gate(d.gate_up, d.gated)
@@ -178,7 +178,8 @@ class StepProgram:
             with self.marks.span("prediction", layer):
                 fp8 = int(c.key_format == "fp8")
                 args = arguments.scan(layer, fused)
-                launch("oasis_scan", args, select, c.pairs, fp8, self.scratch)
+                early = self._early() if self.prediction is self.main else 0
+                launch("oasis_scan", args, select, c.pairs, fp8, self.scratch, early)
         if not self.stages.selection or fused:
             return
         self._order(self.prediction, self.selection)
@@ -221,16 +222,21 @@ class StepProgram:
 
     def _norm(self, x: Any, weight: Any, out: Any) -> None:
         rows, width = x.shape
-        launch("oasis_rms_norm", pointer(x), pointer(weight), pointer(out), rows, width, _eps())
+        tensors = (pointer(x), pointer(weight), pointer(out))
+        launch("oasis_rms_norm", *tensors, rows, width, _eps(), self._early())
 
     def _gate(self, gate_up: Any, out: Any) -> None:
-        launch("oasis_silu_mul", pointer(gate_up), pointer(out), *out.shape)
+        launch("oasis_silu_mul", pointer(gate_up), pointer(out), *out.shape, self._early())
 
     def _on(self, stream: Any, name: str, *arguments: Any) -> None:
         import torch
 
         with torch.cuda.stream(stream):
             launch(name, *arguments)
+
+    def _early(self) -> int:
+        """Say whether a kernel may start early; not beside events, which would time it wrongly."""
+        return int(self.config.early_launch and type(self.marks) is Marks)
 
     def _delay(self, stage: str) -> None:
         if stage in self.parts.delays_ns:

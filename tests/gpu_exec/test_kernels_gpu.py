@@ -34,7 +34,7 @@ def check_attention(config, memory, arguments, counts) -> None:
 
     memory.attended.fill_(float("nan"))
     for _ in range(2):  # tickets must be left as they were found
-        library.launch("oasis_attention", arguments.attention(1, 0), config.pairs)
+        library.launch("oasis_attention", arguments.attention(1, 0), config.pairs, 0)
     torch.cuda.synchronize()
     shape, b = config.shape, config.block_tokens
     position = memory.position.cpu().numpy()
@@ -123,7 +123,7 @@ def test_attention_beyond_two_to_the_31_elements() -> None:
     base = torch.arange(config.pairs, device="cuda") * config.slots_per_pair
     blocks = torch.arange(config.max_blocks, device="cuda").flip(0)
     memory.table[0, 0].copy_(base[:, None] + blocks[None, :])
-    library.launch("oasis_attention", arguments.attention(0, 0), config.pairs)
+    library.launch("oasis_attention", arguments.attention(0, 0), config.pairs, 0)
     pair = config.pairs - 1
     keys, values = units_of(config, memory, 0, pair)
     table = memory.table[0, 0, pair].cpu().numpy()[:43] - pair * config.slots_per_pair
@@ -148,7 +148,7 @@ def test_scan(group: int, key_format: str, splits: int) -> None:
     memory.scores.fill_(float("nan"))
     args = arguments.scan(1, fused=False)
     library.launch(
-        "oasis_scan", args, arguments.select(1, 0), config.pairs, int(key_format == "fp8"), 0
+        "oasis_scan", args, arguments.select(1, 0), config.pairs, int(key_format == "fp8"), 0, 0
     )
     found = host(memory.scores[1])
     queries = host(memory.qkv)[config.batch :].reshape(config.batch, -1, 128)
@@ -223,7 +223,7 @@ def test_append(key_format: str, block_tokens: int) -> None:
         memory.qkv.normal_()
         before = host(memory.qkv).reshape(config.rows, -1, 128)
         memory.position.copy_(torch.from_numpy(starts + step))
-        library.launch("oasis_append", arguments.append(1, norm))
+        library.launch("oasis_append", arguments.append(1, norm), 0)
         after = host(memory.qkv).reshape(config.rows, -1, 128)
         for row in range(config.rows):
             request, draft = row % 4, row // 4
@@ -267,13 +267,13 @@ def test_norm_and_gate() -> None:
     out = torch.full_like(x, float("nan"))
     library.launch(
         "oasis_rms_norm", library.pointer(x), library.pointer(w), library.pointer(out), 37, 4096,
-        ctypes.c_float(1e-6),
+        ctypes.c_float(1e-6), 0,
     )
     a = host(x)
     expected = a / np.sqrt((a**2).mean(axis=1, keepdims=True) + 1e-6) * host(w)
     assert error_of(host(out), expected) < 4e-3
     gate = torch.full((37, 2048), float("nan"), device="cuda").bfloat16()
-    library.launch("oasis_silu_mul", library.pointer(x), library.pointer(gate), 37, 2048)
+    library.launch("oasis_silu_mul", library.pointer(x), library.pointer(gate), 37, 2048, 0)
     g, u = a[:, :2048], a[:, 2048:]
     assert error_of(host(gate), g / (1 + np.exp(-g)) * u) < 4e-3
 

@@ -20,46 +20,60 @@ int allow_shared(Kernel kernel, int bytes) {
       reinterpret_cast<const void*>(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
 }
 
+// Launch; with `early` the kernel may start while its predecessor in the stream ends.
+template <class... Parameters, class... Arguments>
+int start(void (*kernel)(Parameters...), dim3 grid, int threads, int bytes, int early,
+          cudaStream_t stream, Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid, config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = bytes, config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
+  return static_cast<int>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
+}
+
 template <int NT>
-int attention_of(const AttentionArgs& a, int pairs, int bytes, cudaStream_t stream) {
+int attention_of(const AttentionArgs& a, int pairs, int bytes, int early, cudaStream_t stream) {
   if (int e = allow_shared(paged_attention<NT>, bytes)) return e;
-  paged_attention<NT><<<dim3(pairs, a.splits), kAttnThreads, bytes, stream>>>(a);
-  return launched();
+  return start(paged_attention<NT>, dim3(pairs, a.splits), kAttnThreads, bytes, early, stream, a);
 }
 
 template <int NT, bool FP8>
-int scan_of(const ScanArgs& a, const SelectArgs& sel, int pairs, int bytes, cudaStream_t stream) {
+int scan_of(const ScanArgs& a, const SelectArgs& sel, int pairs, int bytes, int early,
+            cudaStream_t stream) {
   if (int e = allow_shared(scan_keys<NT, FP8>, bytes)) return e;
-  scan_keys<NT, FP8><<<dim3(pairs, a.splits), kScanThreads, bytes, stream>>>(a, sel);
-  return launched();
+  return start(scan_keys<NT, FP8>, dim3(pairs, a.splits), kScanThreads, bytes, early, stream, a,
+               sel);
 }
 
 }  // namespace
 
 extern "C" {
 
-int oasis_attention(const AttentionArgs* a, int pairs, cudaStream_t stream) {
+int oasis_attention(const AttentionArgs* a, int pairs, int early, cudaStream_t stream) {
   int columns = a->group * a->rows_per_request;
   int tiles = columns <= 8 ? 1 : columns <= 16 ? 2 : 4;
   int ring = kAttnWarps * a->stages * kTileBytes;
   int spill = kAttnWarps * tiles * 8 * (kHeadDim + 2) * 4;
   int bytes = ring > spill ? ring : spill;
   if (a->stages > 8 || columns > 32) return cudaErrorInvalidValue;
-  if (tiles == 1) return attention_of<1>(*a, pairs, bytes, stream);
-  if (tiles == 2) return attention_of<2>(*a, pairs, bytes, stream);
-  return attention_of<4>(*a, pairs, bytes, stream);
+  if (tiles == 1) return attention_of<1>(*a, pairs, bytes, early, stream);
+  if (tiles == 2) return attention_of<2>(*a, pairs, bytes, early, stream);
+  return attention_of<4>(*a, pairs, bytes, early, stream);
 }
 
 int oasis_scan(const ScanArgs* a, const SelectArgs* sel, int pairs, int fp8, int scratch_bytes,
-               cudaStream_t stream) {
+               int early, cudaStream_t stream) {
   int ring = kScanWarps * a->stages * 8192;
   int bytes = a->select && scratch_bytes > ring ? scratch_bytes : ring;
   if (a->stages > 8 || a->group > 16) return cudaErrorInvalidValue;
   if (a->group <= 8)
-    return fp8 ? scan_of<1, true>(*a, *sel, pairs, bytes, stream)
-               : scan_of<1, false>(*a, *sel, pairs, bytes, stream);
-  return fp8 ? scan_of<2, true>(*a, *sel, pairs, bytes, stream)
-             : scan_of<2, false>(*a, *sel, pairs, bytes, stream);
+    return fp8 ? scan_of<1, true>(*a, *sel, pairs, bytes, early, stream)
+               : scan_of<1, false>(*a, *sel, pairs, bytes, early, stream);
+  return fp8 ? scan_of<2, true>(*a, *sel, pairs, bytes, early, stream)
+             : scan_of<2, false>(*a, *sel, pairs, bytes, early, stream);
 }
 
 int oasis_select(const SelectArgs* sel, const int* position, const int* step, int pairs,
@@ -129,26 +143,24 @@ int oasis_delay(long long nanoseconds, cudaStream_t stream) {
 }
 
 int oasis_rms_norm(const void* x, const void* weight, void* out, int rows, int width, float eps,
-                   cudaStream_t stream) {
+                   int early, cudaStream_t stream) {
   if (width % 8 || width > kNormThreads * 8 * kNormParts) return cudaErrorInvalidValue;
-  rms_norm<<<rows, kNormThreads, 0, stream>>>(static_cast<const __nv_bfloat16*>(x),
-                                     static_cast<const __nv_bfloat16*>(weight),
-                                     static_cast<__nv_bfloat16*>(out), width, eps);
-  return launched();
+  return start(rms_norm, dim3(rows), kNormThreads, 0, early, stream,
+               static_cast<const __nv_bfloat16*>(x), static_cast<const __nv_bfloat16*>(weight),
+               static_cast<__nv_bfloat16*>(out), width, eps);
 }
 
-int oasis_silu_mul(const void* in, void* out, int rows, int width, cudaStream_t stream) {
-  long long items = static_cast<long long>(rows) * (width / 8);
-  int ctas = static_cast<int>(items / 256 < 1056 ? (items + 255) / 256 : 1056);
-  silu_mul<<<ctas, 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(in),
-                                     static_cast<__nv_bfloat16*>(out), rows, width);
-  return launched();
+int oasis_silu_mul(const void* in, void* out, int rows, int width, int early,
+                   cudaStream_t stream) {
+  int per_cta = 256 * kGateItems, items = rows * (width / 8);
+  return start(silu_mul, dim3((items + per_cta - 1) / per_cta), 256, 0, early, stream,
+               static_cast<const __nv_bfloat16*>(in), static_cast<__nv_bfloat16*>(out), rows,
+               width);
 }
 
-int oasis_append(const AppendArgs* a, cudaStream_t stream) {
+int oasis_append(const AppendArgs* a, int early, cudaStream_t stream) {
   int warps = a->rows * (a->query_heads + 2 * a->heads);
-  append_kv<<<(warps + 7) / 8, 256, 0, stream>>>(*a);
-  return launched();
+  return start(append_kv, dim3((warps + 7) / 8), 256, 0, early, stream, *a);
 }
 
 // Copy-engine transports: the host names every unit. `batched` uses one driver call per layer.

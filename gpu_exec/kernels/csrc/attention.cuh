@@ -220,6 +220,7 @@ __global__ void __launch_bounds__(kAttnThreads, 2) paged_attention(const Attenti
   __shared__ __align__(8) uint64_t bars[kAttnWarps * 8];
   __shared__ int last_cta;
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+  begin_dependent();
   const int pair = blockIdx.x, split = blockIdx.y;
   const int request = pair / a.heads, head = pair % a.heads;
   const TileRange r = tile_range(a, pair, a.position[request]);

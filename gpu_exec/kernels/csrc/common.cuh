@@ -12,6 +12,14 @@ constexpr int kTileTokens = 16;
 constexpr int kTileBytes = 8192;  // 16 tokens: K tile (4 KB) then V tile (4 KB)
 constexpr unsigned kFull = 0xffffffffu;
 
+// Programmatic dependent launch: a kernel may start while its predecessor ends. It waits here
+// before it reads anything, and lets its own successor do the same. Both are empty in a launch
+// without the attribute.
+__device__ __forceinline__ void begin_dependent() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }

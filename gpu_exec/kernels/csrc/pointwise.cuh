@@ -17,6 +17,7 @@ constexpr int kNormParts = 2;  // 16-byte parts of a row per thread: rows of up 
 __global__ void __launch_bounds__(kNormThreads) rms_norm(const __nv_bfloat16* x, const __nv_bfloat16* weight,
                                                 __nv_bfloat16* out, int width, float eps) {
   __shared__ float sums[kNormThreads / 32];
+  begin_dependent();
   const uint4* in = reinterpret_cast<const uint4*>(x + static_cast<long long>(blockIdx.x) * width);
   const uint4* w = reinterpret_cast<const uint4*>(weight);
   uint4 v[kNormParts], g[kNormParts];
@@ -62,16 +63,28 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm(const __nv_bfloat16* x,
   }
 }
 
+constexpr int kGateItems = 2;  // 16-byte results per thread
+
 // out[r][i] = silu(in[r][i]) * in[r][width + i].
 __global__ void __launch_bounds__(256) silu_mul(const __nv_bfloat16* in, __nv_bfloat16* out,
                                                 int rows, int width) {
-  long long n = static_cast<long long>(rows) * (width / 8);
-  for (long long i = blockIdx.x * 256ll + threadIdx.x; i < n; i += gridDim.x * 256ll) {
-    long long row = i / (width / 8), col = i % (width / 8);
-    const uint4* base = reinterpret_cast<const uint4*>(in + row * 2 * width);
-    uint4 g = base[col], u = base[width / 8 + col], r;
-    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&g);
-    const __nv_bfloat162* q = reinterpret_cast<const __nv_bfloat162*>(&u);
+  begin_dependent();
+  const int parts = width / 8, n = rows * parts, first = blockIdx.x * 256 * kGateItems + threadIdx.x;
+  uint4 gate[kGateItems], up[kGateItems];
+#pragma unroll
+  for (int k = 0; k < kGateItems; ++k) {
+    int i = first + k * 256;
+    if (i >= n) break;
+    const uint4* base = reinterpret_cast<const uint4*>(in) + static_cast<long long>(i / parts) * 2 * parts;
+    gate[k] = base[i % parts], up[k] = base[parts + i % parts];
+  }
+#pragma unroll
+  for (int k = 0; k < kGateItems; ++k) {
+    int i = first + k * 256;
+    if (i >= n) break;
+    const __nv_bfloat162* p = reinterpret_cast<const __nv_bfloat162*>(&gate[k]);
+    const __nv_bfloat162* q = reinterpret_cast<const __nv_bfloat162*>(&up[k]);
+    uint4 r;
     uint32_t* o = reinterpret_cast<uint32_t*>(&r);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -119,73 +132,100 @@ __device__ __forceinline__ int bound_offset(int r, int k, int fp8) {
   return (k >> 5) * 512 + lane * 16 + ((k >> 4) & 1) * 8 + rest;
 }
 
-__device__ __forceinline__ void merge_bound(char* tile, int r, int k, float x, float y, bool fresh,
-                                            int fp8) {
-  bool up = k < kHeadDim;
-  char* at = tile + bound_offset(r, k, fp8);
-  if (!fresh) {
-    float2 old;
-    if (fp8) {
-      __half2 h;
-      *reinterpret_cast<uint32_t*>(&h) = e4m3x2_to_f16x2(*reinterpret_cast<uint16_t*>(at));
-      old = __half22float2(h);
-    } else {
-      old = __bfloat1622float2(*reinterpret_cast<__nv_bfloat162*>(at));
-    }
-    x = up ? fmaxf(x, old.x) : fminf(x, old.x);
-    y = up ? fmaxf(y, old.y) : fminf(y, old.y);
+struct Bounds {
+  char* at[4];     // max of dimensions d, d + 64, then min of the same
+  uint32_t old[4];
+};
+
+// Fetch a block's bounds of dimensions d, d + 1, d + 64, d + 65, all loads in flight at once.
+__device__ __forceinline__ Bounds load_bounds(char* tile, int r, int d, int fp8) {
+  Bounds b;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    b.at[i] = tile + bound_offset(r, d + 64 * i, fp8);
+    b.old[i] = fp8 ? *reinterpret_cast<const uint16_t*>(b.at[i])
+                   : *reinterpret_cast<const uint32_t*>(b.at[i]);
   }
-  if (fp8)
-    *reinterpret_cast<uint16_t*>(at) =
-        static_cast<uint16_t>(round_e4m3(x, up) | round_e4m3(y, up) << 8);
-  else
-    *reinterpret_cast<uint32_t*>(at) = pack_bf16(x, y);
+  return b;
+}
+
+__device__ __forceinline__ void merge_bounds(const Bounds& b, float2 low, float2 high, bool fresh,
+                                             int fp8) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    bool up = i < 2;
+    float2 v = i & 1 ? high : low, old;
+    if (fp8) {
+      uint32_t raw = e4m3x2_to_f16x2(b.old[i]);
+      old = __half22float2(*reinterpret_cast<const __half2*>(&raw));
+    } else {
+      old = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&b.old[i]));
+    }
+    if (!fresh) {
+      v.x = up ? fmaxf(v.x, old.x) : fminf(v.x, old.x);
+      v.y = up ? fmaxf(v.y, old.y) : fminf(v.y, old.y);
+    }
+    if (fp8)
+      *reinterpret_cast<uint16_t*>(b.at[i]) =
+          static_cast<uint16_t>(round_e4m3(v.x, up) | round_e4m3(v.y, up) << 8);
+    else
+      *reinterpret_cast<uint32_t*>(b.at[i]) = pack_bf16(v.x, v.y);
+  }
 }
 
 // One warp per (row, head): norm, rotation, write K and V into the active block, min/max.
 __global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
+  begin_dependent();
   const int lane = threadIdx.x & 31;
   const int parts = a.query_heads + 2 * a.heads;
   const int item = blockIdx.x * 8 + (threadIdx.x >> 5);
   if (item >= a.rows * parts) return;
   const int row = item / parts, part = item % parts;
   const int j = row / a.batch, request = row % a.batch;
-  const int position = a.position[request] + j;
   __nv_bfloat16* data = a.qkv + static_cast<long long>(row) * a.width + part * kHeadDim;
   __nv_bfloat162* low_p = reinterpret_cast<__nv_bfloat162*>(data) + lane;
   __nv_bfloat162* high_p = low_p + 32;
-  float2 low = __bfloat1622float2(*low_p), high = __bfloat1622float2(*high_p);
+  const __nv_bfloat162 low_in = *low_p, high_in = *high_p;
+  const int position = a.position[request] + j;
   const bool is_query = part < a.query_heads, is_key = !is_query && part < a.query_heads + a.heads;
+  const int head = is_key ? part - a.query_heads : part - a.query_heads - a.heads;
+  const int pair = request * a.heads + head;
+  const int block = position / a.block_tokens, token = position % a.block_tokens;
+  const bool bounded = is_key && a.keys != nullptr && j == 0;
+  Bounds bounds{};
+  if (bounded) {
+    char* tile = a.keys + (static_cast<long long>(pair) * a.tiles_per_pair + block / 16) *
+                              (a.fp8 ? 4096 : 8192);
+    bounds = load_bounds(tile, block & 15, 2 * lane, a.fp8);
+  }
+  float2 low = __bfloat1622float2(low_in), high = __bfloat1622float2(high_in);
   if (is_query || is_key) {
+    const float4 rope =
+        reinterpret_cast<const float4*>(a.rope)[static_cast<long long>(position) * 32 + lane];
     const __nv_bfloat16* norm = is_query ? a.q_norm : a.k_norm;
     if (norm) {
-      float sum = warp_sum(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
-      float scale = rsqrtf(sum / kHeadDim + a.eps);
       float2 wl = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane]);
       float2 wh = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane + 32]);
+      float sum = warp_sum(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
+      float scale = rsqrtf(sum / kHeadDim + a.eps);
       low.x *= scale * wl.x, low.y *= scale * wl.y;
       high.x *= scale * wh.x, high.y *= scale * wh.y;
     }
-    const float2* rope = a.rope + static_cast<long long>(position) * 64 + 2 * lane;
-    float2 r0 = rope[0], r1 = rope[1];
     float2 l = low, h = high;
-    low.x = l.x * r0.x - h.x * r0.y, low.y = l.y * r1.x - h.y * r1.y;
-    high.x = h.x * r0.x + l.x * r0.y, high.y = h.y * r1.x + l.y * r1.y;
+    low = make_float2(l.x * rope.x - h.x * rope.y, l.y * rope.z - h.y * rope.w);
+    high = make_float2(h.x * rope.x + l.x * rope.y, h.y * rope.z + l.y * rope.w);
   }
-  __nv_bfloat162 low_b = __floats2bfloat162_rn(low.x, low.y);
-  __nv_bfloat162 high_b = __floats2bfloat162_rn(high.x, high.y);
+  const __nv_bfloat162 low_b = __floats2bfloat162_rn(low.x, low.y);
+  const __nv_bfloat162 high_b = __floats2bfloat162_rn(high.x, high.y);
   if (is_query) {
     *low_p = low_b, *high_p = high_b;
     return;
   }
-  const int head = is_key ? part - a.query_heads : part - a.query_heads - a.heads;
-  const int pair = request * a.heads + head;
-  const int block = position / a.block_tokens, token = position % a.block_tokens;
   long long unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot + (block & 1);
-  char* tile = a.pool + unit * a.block_tokens * (kTileBytes / kTileTokens) +
-               (token / kTileTokens) * kTileBytes;
+  __nv_bfloat16* out = reinterpret_cast<__nv_bfloat16*>(
+      a.pool + unit * a.block_tokens * (kTileBytes / kTileTokens) +
+      (token / kTileTokens) * kTileBytes);
   const int t = token % kTileTokens, d = 2 * lane;
-  __nv_bfloat16* out = reinterpret_cast<__nv_bfloat16*>(tile);
   if (!is_key) {
     out += kTileBytes / 4;
     out[value_index(t, d)] = low_b.x, out[value_index(t, d + 1)] = low_b.y;
@@ -194,15 +234,8 @@ __global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
   }
   *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d)) = low_b;
   *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d + 64)) = high_b;
-  if (a.keys == nullptr || j != 0) return;
-  float2 kl = __bfloat1622float2(low_b), kh = __bfloat1622float2(high_b);
-  int bytes = a.fp8 ? 4096 : 8192, r = block & 15;
-  char* bounds = a.keys + (static_cast<long long>(pair) * a.tiles_per_pair + block / 16) * bytes;
-  bool fresh = token == 0;
-  merge_bound(bounds, r, d, kl.x, kl.y, fresh, a.fp8);
-  merge_bound(bounds, r, d + 64, kh.x, kh.y, fresh, a.fp8);
-  merge_bound(bounds, r, d + kHeadDim, kl.x, kl.y, fresh, a.fp8);
-  merge_bound(bounds, r, d + 64 + kHeadDim, kh.x, kh.y, fresh, a.fp8);
+  if (bounded)
+    merge_bounds(bounds, __bfloat1622float2(low_b), __bfloat1622float2(high_b), token == 0, a.fp8);
 }
 
 }  // namespace oasis

@@ -101,6 +101,7 @@ __global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
   __shared__ int last_cta;
   constexpr int kBytes = FP8 ? 4096 : 8192;  // of one tile
   constexpr int kChunk = 8192 / kBytes;      // tiles per bulk copy
+  begin_dependent();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int pair = blockIdx.x, split = blockIdx.y;
   const int request = pair / a.heads, head = pair % a.heads;
