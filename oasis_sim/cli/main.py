@@ -22,6 +22,10 @@ COMPLETION_VARIABLE = "_OASIS_SIM_COMPLETE"
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "run": ("oasis_sim.cli.run:run", "Simulate a scenario and write a run directory."),
+        "compare": (
+            "oasis_sim.cli.compare:compare",
+            "Put runs or schemes side by side: what differs and why.",
+        ),
         "paper": ("oasis_sim.cli.paper:paper", "Put published numbers beside simulated ones."),
         "breakdown": (
             "oasis_sim.cli.paper:breakdown",

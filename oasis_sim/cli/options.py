@@ -62,6 +62,12 @@ def size_in_bytes(ctx: click.Context, param: click.Parameter, value: str | None)
 
 TOKENS = click.IntRange(1, MOST_TOKENS)
 
+SCHEME_OPTION = click.option(
+    "--scheme",
+    metavar="NAME|FILE",
+    help="KV cache scheme; several with commas run side by side.  [default: oasis]",
+)
+
 SCENARIO_OPTIONS = (
     click.option("--profile", metavar="NAME|FILE", help="Hardware profile.  [default: h100]"),
     click.option(
@@ -73,7 +79,7 @@ SCENARIO_OPTIONS = (
     click.option(
         "--model", metavar="NAME|FILE", help="Model or its config.json.  [default: qwen3-8b]"
     ),
-    click.option("--scheme", metavar="NAME|FILE", help="KV cache scheme.  [default: oasis]"),
+    SCHEME_OPTION,
     click.option(
         "--engine", type=click.Choice(ENGINES), help="Engine cost model.  [default: vllm]"
     ),
@@ -132,6 +138,14 @@ def scenario_options(command: Command) -> Command:
     """Add the options that describe a scenario."""
     for option in reversed(SCENARIO_OPTIONS):
         command = option(command)
+    return command
+
+
+def scenario_options_but_scheme(command: Command) -> Command:
+    """Add the options that describe a scenario, where the command names its schemes itself."""
+    for option in reversed(SCENARIO_OPTIONS):
+        if option is not SCHEME_OPTION:
+            command = option(command)
     return command
 
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,36 @@ def run(**values: Any) -> None:
     Without options: OasisKV decoding Qwen3-8B on one H100, 128 requests at once, each with a
     context of 16,384 tokens and 2,048 tokens to generate.
     """
+    schemes = scheme_list(values["scheme"])
+    if len(schemes) > 1:
+        run_each(schemes, values)
+    else:
+        show(run_one(values), values["output_format"])
+
+
+def scheme_list(text: str | None) -> list[str]:
+    """Return the schemes of one option, separated by commas; a file may have one in its name."""
+    if text is None or Path(text).is_file():
+        return [] if text is None else [text]
+    return text.split(",")
+
+
+def run_each(schemes: Sequence[str], values: Mapping[str, Any]) -> None:
+    """Run schemes one after the other, each in a directory of its own, and compare them."""
+    from oasis_sim.cli.compare import for_scheme, show_comparison
+    from oasis_sim.report.side_by_side import Case
+
+    cases = []
+    for name in dict.fromkeys(schemes):
+        each = for_scheme(values, name)
+        if values["out"] is not None:
+            each["out"] = str(Path(values["out"]) / Path(name).stem)
+        cases.append(Case(name, run_one(each)))
+    show_comparison(cases, values["output_format"], values["quiet"])
+
+
+def run_one(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Simulate one scenario, write its directory and return its summary."""
     from oasis_sim.engine import simulate
     from oasis_sim.metrics import check_conservation, summarise
     from oasis_sim.report.config import write_config
@@ -66,7 +96,7 @@ def run(**values: Any) -> None:
     check_conservation(result)
     summary = summarise(result)
     place.write(run_files(result, config, summary), log_of(result, started), quiet)
-    show(summary, values["output_format"])
+    return summary
 
 
 def load(values: Mapping[str, Any]) -> tuple[ScenarioSpec, Scenario]:

@@ -1,0 +1,191 @@
+"""Several runs side by side: every number of each, and which of them differ.
+
+Everything is read from mappings of `summary.json`, so that finished runs compare as fresh ones do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oasis_sim.engine.result import BOUNDS, STAGES
+from oasis_sim.errors import InputError
+from oasis_sim.metrics.distribution import significant
+
+Summary = Mapping[str, Any]
+Reader = Callable[[Summary], float | None]
+
+MATTERS = 0.01
+"""Values within one per cent of each other are taken as equal."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Hold one run: the name it was asked for by, and its summary."""
+
+    name: str
+    summary: Summary
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Name one number of a summary, its unit, and where it is read."""
+
+    section: str
+    name: str
+    unit: str
+    read: Reader
+
+
+@dataclass(frozen=True)
+class Line:
+    """Hold one metric of every case, in their order; None where a case has none."""
+
+    metric: Metric
+    values: tuple[float | None, ...]
+
+    @property
+    def ratios(self) -> tuple[float | None, ...]:
+        """Return each value over the first one's."""
+        first = self.values[0]
+        return tuple(
+            None if not first or value is None else significant(value / first)
+            for value in self.values
+        )
+
+    @property
+    def differs(self) -> bool:
+        """Say whether the cases differ by more than rounding and chance."""
+        known = [value for value in self.values if value is not None]
+        if len(known) < len(self.values):
+            return bool(known)
+        return max(known) - min(known) > MATTERS * max(abs(value) for value in known)
+
+
+@dataclass(frozen=True)
+class Input:
+    """Hold one part of the scenario in which the cases differ."""
+
+    name: str
+    values: tuple[Any, ...]
+
+
+def at(path: str, factor: float = 1.0) -> Reader:
+    """Return a reader of the number at a dotted path, times a factor."""
+
+    def read(summary: Summary) -> float | None:
+        value: Any = summary
+        for key in path.split("."):
+            value = value[key]
+        return None if value is None else significant(float(value) * factor)
+
+    return read
+
+
+def request_bytes(summary: Summary) -> int:
+    """Return the HBM bytes of the longest request in the phase in which it decodes."""
+    hbm = summary["tiers"]["hbm"]
+    kind = "sparse" if summary["scenario"]["offload"] else "dense"
+    return int(hbm[f"{kind}_request_bytes"])
+
+
+def fit_hbm(summary: Summary) -> int:
+    """Return how many requests of full length the KV pool holds."""
+    return int(summary["tiers"]["hbm"]["kv_pool_bytes"] // max(1, request_bytes(summary)))
+
+
+def fit_host(summary: Summary) -> int | None:
+    """Return how many requests of full length the host holds; None where it holds none."""
+    host = summary["tiers"]["host"]
+    return int(host["capacity_bytes"] // host["request_bytes"]) if host["request_bytes"] else None
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("speed", "output_tokens_per_s", "tok/s", at("throughput.output_tokens_per_s")),
+    Metric("speed", "roofline_tokens_per_s", "tok/s", at("bounds.output_tokens_per_s_upper")),
+    Metric("speed", "tpot_mean_ms", "ms", at("latency.tpot_ms.mean")),
+    Metric("speed", "ttft_mean_ms", "ms", at("latency.ttft_ms.mean")),
+    Metric("speed", "itl_p99_ms", "ms", at("latency.itl_ms.p99")),
+    Metric("speed", "step_mean_ms", "ms", at("steps.step_ms.mean")),
+    Metric("batch", "running_batch_mean", "requests", at("steps.running_batch.mean")),
+    Metric("batch", "requests_that_fit_hbm", "requests", fit_hbm),
+    Metric("batch", "requests_that_fit_host", "requests", fit_host),
+    Metric("batch", "kv_pool_gb", "GB", at("tiers.hbm.kv_pool_bytes", 1e-9)),
+    Metric(
+        "batch",
+        "hbm_per_request_gb",
+        "GB",
+        lambda summary: significant(1e-9 * request_bytes(summary)),
+    ),
+    Metric("batch", "host_peak_gb", "GB", at("tiers.host.peak_bytes", 1e-9)),
+    *(
+        Metric("stages of a step", f"{stage}_ms", "ms", at(f"stages_ms_per_step.{stage}"))
+        for stage in STAGES
+    ),
+    *(
+        Metric(
+            "bound, share of time",
+            f"{bound}_pct",
+            "percent",
+            at(f"step_bound.{bound}.share_of_time", 100.0),
+        )
+        for bound in BOUNDS
+    ),
+    Metric("traffic", "h2d_gb_per_step", "GB", at("links.pcie_h2d.bytes_per_step_mean", 1e-9)),
+    Metric("traffic", "h2d_gb_per_s", "GB/s", at("links.pcie_h2d.gb_per_s_mean")),
+    Metric("traffic", "h2d_utilisation_pct", "percent", at("links.pcie_h2d.utilisation", 100.0)),
+    Metric("traffic", "d2h_gb_per_step", "GB", at("links.pcie_d2h.bytes_per_step_mean", 1e-9)),
+    Metric("traffic", "d2h_gb_per_s", "GB/s", at("links.pcie_d2h.gb_per_s_mean")),
+    Metric("working set", "needed_blocks", "blocks", at("residency.needed_blocks")),
+    Metric("working set", "admitted_blocks", "blocks", at("residency.admitted_blocks")),
+    Metric("working set", "deferred_blocks", "blocks", at("residency.deferred_blocks")),
+    Metric("quality proxies", "topk_agreement_pct", "percent", at("quality.topk_agreement", 100.0)),
+    Metric(
+        "quality proxies", "attention_mass_pct", "percent", at("quality.attention_mass.mean", 100.0)
+    ),
+    Metric("quality proxies", "lost_mass_p95_pct", "percent", at("quality.lost_mass.p95", 100.0)),
+    Metric("requests", "completed", "requests", at("requests.completed")),
+    Metric("requests", "rejected", "requests", at("requests.rejected")),
+    Metric("requests", "preempted", "requests", at("requests.preempted")),
+)
+
+
+def lines_of(cases: tuple[Case, ...]) -> tuple[Line, ...]:
+    """Return every metric that any of the cases has; raise InputError for a damaged summary."""
+    lines = []
+    for metric in METRICS:
+        values = tuple(_read(metric, case) for case in cases)
+        if any(values):
+            lines.append(Line(metric, values))
+    return tuple(lines)
+
+
+def _read(metric: Metric, case: Case) -> float | None:
+    try:
+        return metric.read(case.summary)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise InputError(
+            f"its summary lacks a number: {metric.name}", file=case.name, fix="run again"
+        ) from None
+
+
+def inputs_that_differ(cases: tuple[Case, ...]) -> tuple[Input, ...]:
+    """Return the parts of the scenario in which the cases differ, nested parts dotted."""
+    flat = [dict(_leaves(case.summary["scenario"])) for case in cases]
+    found = []
+    for name in dict.fromkeys(name for each in flat for name in each):
+        values = tuple(each.get(name) for each in flat)
+        if any(value != values[0] for value in values):
+            found.append(Input(name, values))
+    return tuple(found)
+
+
+def _leaves(value: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, item in value.items():
+        if isinstance(item, Mapping):
+            found += _leaves(item, f"{path}{key}.")
+        else:
+            found.append((f"{path}{key}", item))
+    return found

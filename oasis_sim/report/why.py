@@ -1,0 +1,162 @@
+"""Say in sentences why runs differ: what binds each, and where time and batch come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from oasis_sim.report.numbers import count, gigabytes, number, percent
+from oasis_sim.report.side_by_side import Case, Summary, fit_hbm, fit_host, request_bytes
+
+CRITICAL = (
+    "qkv",
+    "attention",
+    "output_ffn",
+    "lm_head",
+    "draft",
+    "launch",
+    "prefill",
+    "transfer_wait",
+)
+"""Stages that follow one another in a step; the others run beside them, or inside the wait."""
+
+SHOWN_STAGES = 3
+LEAST_SHARE = 0.02
+
+
+def limits_of(summary: Summary) -> dict[str, Any]:
+    """Return what binds a run: its steps (`time`), its batch (`batch`), and why, in words."""
+    time, time_why = _time_limit(summary)
+    batch, batch_why = _batch_limit(summary)
+    return {"time": time, "time_why": time_why, "batch": batch, "batch_why": batch_why}
+
+
+def _time_limit(summary: Summary) -> tuple[str | None, str]:
+    """Return the kind of limit that most of the time is spent at."""
+    shares = {name: share["share_of_time"] or 0.0 for name, share in summary["step_bound"].items()}
+    stages = {name: summary["stages_ms_per_step"][name] or 0.0 for name in CRITICAL}
+    if not any(shares.values()):
+        return None, "no step was run"
+    bound = max(shares, key=lambda name: shares[name])
+    text = f"{percent(shares[bound])} of the time is bound by {bound}"
+    if bound == "transfer":
+        text += f" ({_transfer_reason(summary)})"
+    else:
+        largest = max(stages, key=lambda name: stages[name])
+        text += f" (longest stage: {largest}, {number(stages[largest])} ms per step)"
+    return bound, text
+
+
+def _transfer_reason(summary: Summary) -> str:
+    link = summary["links"]["pcie_h2d"]
+    waited = f"compute waits {number(summary['stages_ms_per_step']['transfer_wait'])} ms per step"
+    if summary["scenario"]["lookahead"] == "none":
+        return f"blocks are fetched on demand, on the critical path: {waited}"
+    return (
+        f"PCIe at {percent(link['utilisation'])} of {number(link['limit_gb_per_s'])} GB/s: {waited}"
+    )
+
+
+def _batch_limit(summary: Summary) -> tuple[str, str]:
+    """Return what holds the batch where it is: the smallest of the limits."""
+    asked = summary["scenario"]["concurrency"] or summary["scenario"]["requests"]
+    hbm, host = fit_hbm(summary), fit_host(summary)
+    limits: dict[str, int] = {"requests": asked, "hbm": hbm}
+    if host is not None:
+        limits["host"] = host
+    tier = min(limits, key=lambda name: limits[name])
+    tiers = summary["tiers"]
+    why = {
+        "requests": f"no more than {count(asked)} requests are there at once",
+        "hbm": f"HBM holds about {count(hbm)} requests: KV pool "
+        f"{gigabytes(tiers['hbm']['kv_pool_bytes'])} / {gigabytes(request_bytes(summary))} each",
+        "host": f"host memory holds about {count(limits.get('host', 0))} requests: "
+        f"{gigabytes(tiers['host']['capacity_bytes'])} / "
+        f"{gigabytes(tiers['host']['request_bytes'])} each",
+    }
+    return tier, why[tier]
+
+
+def reasons(cases: tuple[Case, ...]) -> tuple[str, ...]:
+    """Return one sentence per case on what binds it, then how each differs from the first."""
+    found = []
+    for case in cases:
+        limits = limits_of(case.summary)
+        mean = number(case.summary["steps"]["running_batch"]["mean"])
+        found.append(
+            f"{case.name}: {limits['time_why']}; running batch {mean}: {limits['batch_why']}"
+        )
+    first = cases[0]
+    for other in cases[1:]:
+        found += _difference(first, other)
+    return tuple(found)
+
+
+def _difference(first: Case, other: Case) -> list[str]:
+    """Split a difference in throughput into batch and step, and the step into stages."""
+    pair = f"{other.name} against {first.name}"
+    return [
+        f"{pair}: {text}"
+        for text in (
+            _speed(first.summary, other.summary),
+            _stages(first.summary, other.summary),
+            _traffic(first.summary, other.summary),
+            _quality(first.summary, other.summary),
+        )
+        if text
+    ]
+
+
+def _speed(first: Summary, other: Summary) -> str:
+    rates = [each["throughput"]["output_tokens_per_s"] for each in (other, first)]
+    batch = [each["steps"]["running_batch"]["mean"] for each in (other, first)]
+    step = [each["steps"]["step_ms"]["mean"] for each in (other, first)]
+    if not all((*rates, *batch, *step)):
+        return ""
+    return (
+        f"{_times(rates)} the tokens/s, from {_times(batch)} the batch "
+        f"({number(batch[0])} against {number(batch[1])} requests) and {_times(step)} the step "
+        f"({number(step[0])} against {number(step[1])} ms)"
+    )
+
+
+def _times(pair: list[float]) -> str:
+    return f"{pair[0] / pair[1]:.2f}x"
+
+
+def _stages(first: Summary, other: Summary) -> str:
+    """Name the stages of the critical path that changed most."""
+    old, new = first["stages_ms_per_step"], other["stages_ms_per_step"]
+    change = {name: (new[name] or 0.0) - (old[name] or 0.0) for name in CRITICAL}
+    least = LEAST_SHARE * (first["steps"]["step_ms"]["mean"] or 0.0)
+    largest = sorted(change, key=lambda name: -abs(change[name]))[:SHOWN_STAGES]
+    shown = [
+        f"{name} {'+' if change[name] > 0 else '-'}{number(abs(change[name]))} ms"
+        for name in largest
+        if abs(change[name]) > least
+    ]
+    return f"the step changes by {', '.join(shown)}" if shown else ""
+
+
+def _traffic(first: Summary, other: Summary) -> str:
+    sizes = [each["links"]["pcie_h2d"]["bytes_per_step_mean"] or 0 for each in (other, first)]
+    if not any(sizes) or abs(sizes[0] - sizes[1]) <= LEAST_SHARE * max(sizes):
+        return ""
+    return f"{gigabytes(sizes[0])} against {gigabytes(sizes[1])} per step from host memory"
+
+
+def _quality(first: Summary, other: Summary) -> str:
+    """Compare proxies; a run that attends all KV has none and loses none."""
+    masses = [
+        1.0 if not each["scenario"]["offload"] else each["quality"]["attention_mass"]["mean"]
+        for each in (other, first)
+    ]
+    agreement = [
+        1.0 if not each["scenario"]["offload"] else each["quality"]["topk_agreement"]
+        for each in (other, first)
+    ]
+    parts = [
+        f"{name} {percent(values[0])} against {percent(values[1])}"
+        for name, values in (("attention mass", masses), ("top-K agreement", agreement))
+        if None not in values and abs(values[0] - values[1]) > LEAST_SHARE / 10
+    ]
+    return f"proxies of quality: {', '.join(parts)} (all KV is 100 %)" if parts else ""

@@ -1,0 +1,137 @@
+"""Runs side by side: the numbers, which differ, and the reasons."""
+
+from __future__ import annotations
+
+import copy
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oasis_sim.engine import simulate
+from oasis_sim.errors import InputError
+from oasis_sim.metrics import summarise
+from oasis_sim.report.compare import comparison_json
+from oasis_sim.report.rundir import read_summary
+from oasis_sim.report.side_by_side import METRICS, Case, Line, inputs_that_differ, lines_of
+from oasis_sim.report.why import limits_of, reasons
+from tests.engine.scenarios import card, scenario
+
+
+@cache
+def summary_of(scheme: str, engine: str = "vllm", hbm_bytes: int = 8 * 10**9) -> dict[str, Any]:
+    """Return the summary of a small run."""
+    return summarise(simulate(scenario(scheme, engine, profile=card(hbm_bytes))))
+
+
+def cases(*schemes: str) -> tuple[Case, ...]:
+    """Return small runs of schemes by name."""
+    return tuple(Case(name, summary_of(name)) for name in schemes)
+
+
+def test_a_run_against_itself_has_no_differences() -> None:
+    """Equal runs: no input and no result differs, every ratio is 1."""
+    pair = (Case("a", summary_of("oasis")), Case("b", summary_of("oasis")))
+    found = comparison_json(pair)
+    assert found["inputs_that_differ"] == []
+    assert not any(metric["differs"] for metric in found["metrics"])
+    ratios = {ratio for metric in found["metrics"] for ratio in metric["ratios_to_first"]}
+    assert ratios <= {1.0, None}
+
+
+def test_values_are_those_of_the_summaries() -> None:
+    """Each case keeps its own number, and the ratio is against the first."""
+    dense, oasis = summary_of("dense"), summary_of("oasis")
+    found = {line.metric.name: line for line in lines_of(cases("dense", "oasis"))}
+    rates = [each["throughput"]["output_tokens_per_s"] for each in (dense, oasis)]
+    assert found["output_tokens_per_s"].values == tuple(rates)
+    assert found["output_tokens_per_s"].ratios[1] == pytest.approx(rates[1] / rates[0], rel=1e-6)
+    assert found["h2d_gb_per_step"].values[0] == 0
+    assert found["h2d_gb_per_step"].values[1] > 0
+
+
+def test_inputs_that_differ_are_named() -> None:
+    """Only the parts that differ are listed, each with the values of all cases."""
+    found = {each.name: each.values for each in inputs_that_differ(cases("oasis", "on-demand"))}
+    assert found["scheme"] == ("oasis", "on-demand")
+    assert found["lookahead"] == ("one_step", "none")
+    assert "model" not in found
+
+
+def test_on_demand_is_bound_by_its_transfers() -> None:
+    """The reason names the critical path, and the wait is the stage that grew."""
+    limits = limits_of(summary_of("on-demand"))
+    assert limits["time"] == "transfer"
+    assert "on demand, on the critical path" in limits["time_why"]
+    text = " ".join(reasons(cases("dense", "on-demand")))
+    assert "transfer_wait +" in text
+
+
+def test_the_batch_is_limited_by_the_smallest_of_its_limits() -> None:
+    """With much HBM the requests run out, with little HBM the pool does."""
+    large = limits_of(summary_of("dense"))
+    assert (large["batch"], "no more than 3 requests" in large["batch_why"]) == ("requests", True)
+    small = summary_of("dense", hbm_bytes=24_500_000)
+    pool, each = (small["tiers"]["hbm"][key] for key in ("kv_pool_bytes", "dense_request_bytes"))
+    assert pool // each < 3
+    assert limits_of(small)["batch"] == "hbm"
+
+
+@given(st.lists(st.none() | st.floats(0, 1e6), min_size=2, max_size=4), st.floats(0.001, 1000))
+def test_what_differs_does_not_depend_on_the_unit(
+    values: list[float | None], factor: float
+) -> None:
+    """Scaling all values changes neither the verdict nor the ratios."""
+    line = Line(METRICS[0], tuple(values))
+    scaled = Line(METRICS[0], tuple(None if v is None else v * factor for v in values))
+    present = [value for value in values if value]
+    spread = (max(present) - min(present)) / max(present) if present else 0.0
+    if all(value > 1e-3 for value in present) and abs(spread - 0.01) > 1e-6:
+        assert line.differs == scaled.differs
+    assert line.differs == Line(METRICS[0], tuple(reversed(values))).differs
+
+
+def test_a_missing_number_differs() -> None:
+    """None beside a number is a difference, None beside None is none."""
+    assert Line(METRICS[0], (None, 1.0)).differs
+    assert not Line(METRICS[0], (None, None)).differs
+    assert Line(METRICS[0], (None, 1.0)).ratios == (None, None)
+
+
+def test_a_damaged_summary_is_refused() -> None:
+    """A summary without one of the numbers is named with what is missing."""
+    damaged = copy.deepcopy(summary_of("oasis"))
+    del damaged["steps"]["step_ms"]
+    with pytest.raises(InputError, match="lacks a number: step_mean_ms"):
+        lines_of((Case("good", summary_of("oasis")), Case("bad", damaged)))
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (None, "has no summary.json"),
+        ("[]", "is not a summary of version 1"),
+        ('{"schema_version": 2}', "is not a summary of version 1"),
+        ('{"schema_version": 1}', "has no scenario, throughput"),
+        ("{", "summary.json"),
+    ],
+)
+def test_what_is_no_run_directory_is_refused(
+    tmp_path: Path, content: str | None, problem: str
+) -> None:
+    """Each mistake is one clear line."""
+    if content is not None:
+        (tmp_path / "summary.json").write_text(content)
+    with pytest.raises(InputError, match=problem):
+        read_summary(tmp_path)
+
+
+def test_a_summary_survives_its_file(tmp_path: Path) -> None:
+    """What is read back compares equal to what was simulated."""
+    summary = summary_of("oasis")
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    assert read_summary(tmp_path) == summary
