@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from gpu_exec.kernels import library
 from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import (
     GRAPH_TRANSPORTS,
-    QWEN3_8B,
     StageSwitches,
     StepConfig,
     StepMoves,
@@ -37,6 +37,7 @@ from gpu_exec.kernels.marks import EventMarks, Marks
 from gpu_exec.kernels.memory import DraftMemory, StepMemory, require_gpu
 from gpu_exec.kernels.movelist import DeviceMoves
 from gpu_exec.kernels.program import Parts, StepProgram
+from gpu_exec.kernels.shape import QWEN3_8B
 from oasis_sim.errors import RunFailed, UsageError
 
 __all__ = [
@@ -189,7 +190,7 @@ class DecodeStep:
                 if index + 1 < steps:
                     events[index + 1].record()
         torch.cuda.synchronize()
-        return [a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False)], rows
+        return [a.elapsed_time(b) for a, b in pairwise(events)], rows
 
     def _last_marks(self) -> EventMarks:
         parity = (self._executed - 1) % 2 if self.config.moves_from == "selection" else 0

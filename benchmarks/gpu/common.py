@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def graph_ms(launches: Callable[[], None], repeats: int = 10, inner: int = 1) ->
         graph.replay()
         event.record()
     torch.cuda.synchronize()
-    times = sorted(a.elapsed_time(b) for a, b in zip(events, events[1:], strict=False))
+    times = sorted(a.elapsed_time(b) for a, b in pairwise(events))
     return times[len(times) // 2] / inner
 
 

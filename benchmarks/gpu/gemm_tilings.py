@@ -12,8 +12,7 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.gpu.common import graph_ms, write_rows
 from gpu_exec.kernels.gemm import Tiling, persistent_gemm
@@ -49,6 +48,17 @@ def operands(name: str, copies: int) -> tuple[Any, list[Any], Any, Any]:
     return x, weights, out, residual
 
 
+def timed(gemm: Any, tensors: tuple[Any, ...], *extra: Any) -> float:
+    """Return the time of one product in us, over weights that take turns."""
+    x, weights, out, residual = tensors
+
+    def run() -> None:
+        for w in weights:
+            gemm(x, w, out, residual, *extra)
+
+    return round(1e3 * graph_ms(run) / len(weights), 1)
+
+
 def compile_only(index: int) -> None:
     """Run one tiling once, so that its code is in the cache on disk."""
     for name in ("qkv", "o"):
@@ -70,28 +80,21 @@ def main() -> None:
         job.wait()
     rows: list[dict[str, Any]] = []
     for name in SHAPES:
-        x, weights, out, residual = operands(name, 8)
-
-        def timed(gemm: Any, *extra: Any) -> float:
-            def run() -> None:
-                for w in weights:
-                    gemm(x, w, out, residual, *extra)
-
-            return 1e3 * graph_ms(run) / len(weights)
-
-        found = [{"shape": name, "gemm": "library", "us": round(timed(library_gemm), 1)}]
+        tensors = operands(name, 8)
+        x, weights, out, residual = tensors
+        found = [{"shape": name, "gemm": "library", "us": timed(library_gemm, tensors)}]
         for tiling in TILINGS:
             try:
                 persistent_gemm(x, weights[0], out, residual, tiling)
                 expected = x @ weights[0].t()
                 expected = expected if residual is None else expected + residual
                 error = ((out - expected).float().norm() / expected.float().norm()).item()
-                us = timed(persistent_gemm, tiling)
+                us = timed(persistent_gemm, tensors, tiling)
                 found.append(
                     {
                         "shape": name,
                         "gemm": tuple(tiling),
-                        "us": round(us, 1),
+                        "us": us,
                         "error": round(error, 5),
                     }
                 )

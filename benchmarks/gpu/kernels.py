@@ -48,7 +48,7 @@ def setup(batch: int, context: int = 16384, **changes: Any) -> tuple[Any, Any, A
     return config, memory, StepArguments(config, memory)
 
 
-def attention(config: Any, memory: Any, arguments: Any, name: str, tries: list) -> None:
+def attention(config: Any, arguments: Any, name: str, tries: list) -> None:
     """Time attention for several split counts and ring depths."""
     tokens = config.chosen_blocks * 16 + 8 if not config.dense else config.context_capacity - 10
     gb = config.pairs * tokens * 512 / 1e9
@@ -177,7 +177,9 @@ def small(config: Any, memory: Any, arguments: Any) -> None:
 
     def gate() -> None:
         for _ in range(LAYERS):
-            library.launch("oasis_silu_mul", p(memory.gate_up), p(memory.gated), config.rows, 12288, 0)
+            library.launch(
+                "oasis_silu_mul", p(memory.gate_up), p(memory.gated), config.rows, 12288, 0
+            )
 
     def mirror() -> None:
         for layer in range(LAYERS):
@@ -203,21 +205,21 @@ def main() -> None:
         report("read only", ms, (4 << 30) / 1e9, ctas=ctas)
     del data
     case = setup(128)
-    attention(*case, "attention", [(1, 3), (1, 2), (2, 3)])
+    attention(case[0], case[2], "attention", [(1, 3), (1, 2), (2, 3)])
     scan(*case, [(1, 2, False), (2, 2, False), (1, 2, True)])
     gather(*case)
     small(*case)
     case = setup(64)
-    attention(*case, "attention", [(1, 3), (2, 3)])
+    attention(case[0], case[2], "attention", [(1, 3), (2, 3)])
     scan(*case, [(1, 2, False), (2, 2, False), (1, 2, True)])
     case = setup(8)
-    attention(*case, "attention", [(4, 3), (8, 3)])
+    attention(case[0], case[2], "attention", [(4, 3), (8, 3)])
     scan(*case, [(0, 2, False), (0, 2, True)])
     case = setup(128, key_format="fp8")
     scan(*case, [(1, 3, False), (1, 2, False), (2, 2, False)])
     del case
     case = setup(23, dense=True)
-    attention(*case, "dense attention", [(2, 2), (6, 3)])
+    attention(case[0], case[2], "dense attention", [(2, 2), (6, 3)])
     if len(sys.argv) > 1:
         write_rows(sys.argv[1], rows)
 

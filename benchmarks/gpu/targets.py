@@ -28,22 +28,21 @@ WINDOW, RESIDENT = {"arrangement": "window"}, {"arrangement": "resident"}
 BESIDE = {**WINDOW, "prediction": "stream"}
 CHOICES: dict[str, dict[str, Any]] = {
     "window, tma 8": {**TMA, **WINDOW},
+    "window, tma 8, no early launch": {**TMA, **WINDOW, "early_launch": False},
     "window, tma 8, scan beside attention": {**TMA, **BESIDE},
-    "window, tma 8, scan beside attention, no early launch": {
-        **TMA, **BESIDE, "early_launch": False
-    },
-    "window, tma 8 ring 6, scan beside attention": {**TMA, **BESIDE, "gather_ring": 6},
-    "window, tma 8 ring 8, scan beside attention": {**TMA, **BESIDE, "gather_ring": 8},
-    "window, tma 12 ring 6, scan beside attention": {
-        **TMA, **BESIDE, "gather_ring": 6, "gather_ctas": 12
-    },
-    "window, tma 8 ring 16, scan beside attention": {**TMA, **BESIDE, "gather_ring": 16},
+    "window, warp 8": {**WARP, **WINDOW},
     "resident, tma 8": {**TMA, **RESIDENT},
-    "resident, tma 8, scan beside attention": {**TMA, **RESIDENT, "prediction": "stream"},
-    "always, tma 8, scan beside attention": {**TMA, "prediction": "stream"},
+    "resident, warp 8": {**WARP, **RESIDENT},
+    "always, tma 8": TMA,
 }
-BASE = {"gemm": "library", "gather_threads": 256, "prediction": "inline", "arrangement": "always",
-        "gather_ring": 12, "early_launch": True}
+BASE = {
+    "gemm": "library",
+    "gather_threads": 256,
+    "prediction": "inline",
+    "arrangement": "always",
+    "gather_ring": 12,
+    "early_launch": True,
+}
 rows: list[dict[str, Any]] = []
 
 
@@ -53,12 +52,17 @@ def report(step: DecodeStep, name: str, **extra: Any) -> None:
     times = step.run(steps, warmup=4)
     c = step.config
     row = {
-        "name": name, "batch": c.batch, "key_format": c.key_format, "dense": c.dense,
-        "request_mb": round(request_bytes(c) / 1e6, 1), "step_ms": round(times.median_ms, 3),
+        "name": name,
+        "batch": c.batch,
+        "key_format": c.key_format,
+        "dense": c.dense,
+        "request_mb": round(request_bytes(c) / 1e6, 1),
+        "step_ms": round(times.median_ms, 3),
         "spread_pct": round(times.spread_pct, 2),
         "tokens_per_s": round(c.batch / times.median_ms * 1e3, 1),
         "moved_mb_per_step": round(times.moved_bytes / steps / 1e6, 1),
-        "link_gb_per_s": round(times.moved_bytes / steps / times.median_ms / 1e6, 1), **extra,
+        "link_gb_per_s": round(times.moved_bytes / steps / times.median_ms / 1e6, 1),
+        **extra,
     }
     if times.moved_units:
         check = step.verify()
@@ -88,24 +92,48 @@ def sparse(key_format: str, files: dict[float, str]) -> None:
     step.close()
 
 
-def main() -> None:
-    """Measure dense and both key formats and print the ratios."""
-    files = {0.02: sys.argv[2], 0.05: sys.argv[3]}
+def selection_cost() -> None:
+    """Measure a step of batch 64 with and without selection: what selection adds per layer."""
+    config = StepConfig(QWEN3_8B, 64, CONTEXT, host_bytes=1 << 30)
+    step = DecodeStep(config)
+    step.load(synthetic_moves(config, STEPS, 0.0, CONTEXT))
+    medians = []
+    for on in (True, False, True, False):
+        step.reconfigure(stages=StageSwitches(transfer=False, draft=False, selection=on))
+        report(step, f"batch 64, selection {'on' if on else 'off'}", ratio=0.0)
+        medians.append(rows[-1]["step_ms"])
+    step.close()
+    added = (medians[0] + medians[2] - medians[1] - medians[3]) / 2 / QWEN3_8B.layers * 1e3
+    rows.append({"name": "selection beyond the scan, batch 64", "us_per_layer": round(added, 2)})
+    print(rows[-1], flush=True)
+
+
+def dense_tokens_per_s() -> float:
+    """Measure the dense step both with and without early launches; return the better figure."""
     base = StepConfig(QWEN3_8B, 1, CONTEXT, dense=True)
     dense = DecodeStep(largest_batch(base, POOL_BYTES))
     dense.load(synthetic_moves(dense.config, STEPS, 0.0, CONTEXT))
-    report(dense, "dense", ratio=0.0)
+    for early in (True, False):
+        dense.reconfigure(early_launch=early)
+        report(dense, f"dense, {'' if early else 'no '}early launch", ratio=0.0)
     dense.close()
+    return max(row["tokens_per_s"] for row in rows)
+
+
+def main() -> None:
+    """Measure dense and both key formats and print the ratios."""
+    files = {0.02: sys.argv[2], 0.05: sys.argv[3]}
+    dense = dense_tokens_per_s()
     for key_format in ("bf16", "fp8"):
         sparse(key_format, files)
     best = {}
     for ratio in files:
         for key_format in ("bf16", "fp8"):
-            options = [r for r in rows if r["ratio"] == ratio and r["key_format"] == key_format
-                       and not r["dense"]]
+            options = [r for r in rows if (r["ratio"], r["key_format"]) == (ratio, key_format)]
             top = max(options, key=lambda r: r["tokens_per_s"])
-            speedup = round(top["tokens_per_s"] / rows[0]["tokens_per_s"], 3)
+            speedup = round(top["tokens_per_s"] / dense, 3)
             best[f"{ratio} {key_format}"] = {"arrangement": top["name"], "speedup": speedup}
+    selection_cost()
     print(best)
     write_rows(sys.argv[1], rows, {"pool_bytes": POOL_BYTES, "best": best})
 

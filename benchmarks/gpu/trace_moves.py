@@ -29,8 +29,13 @@ def save_period(trace_name: str, cap: int, path: str) -> None:
 
     model, trace = load_model("qwen3-8b"), load_trace(trace_name)
     rule = ResidencyRule(
-        chosen_blocks=128, pool_blocks=128, cap_blocks=cap, sink_blocks=0, recent_blocks=1,
-        block_tokens=16, on_demand=False,
+        chosen_blocks=128,
+        pool_blocks=128,
+        cap_blocks=cap,
+        sink_blocks=0,
+        recent_blocks=1,
+        block_tokens=16,
+        on_demand=False,
     )
     table = build_walk(trace, rule, "draft", None, model)
     moves = walk_moves(trace, rule, "draft", None, model, table, range(table.period))
@@ -38,8 +43,15 @@ def save_period(trace_name: str, cap: int, path: str) -> None:
     head, block, slot = (np.concatenate([p[i] for p in parts]) for i in range(3))
     offset = np.concatenate([[0], np.cumsum([len(p[0]) for p in parts])])
     np.savez_compressed(
-        path, offset=offset.reshape(-1), head=head, block=block, slot=slot, layers=model.layers,
-        period=table.period, trace=str(trace.name), cap=cap,
+        path,
+        offset=offset.reshape(-1),
+        head=head,
+        block=block,
+        slot=slot,
+        layers=model.layers,
+        period=table.period,
+        trace=str(trace.name),
+        cap=cap,
     )
     per_head = len(head) / (table.period * model.layers * model.kv_heads)
     print(f"{trace.name}: {per_head:.2f} blocks per head, layer and step at cap {cap}")

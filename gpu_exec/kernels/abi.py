@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes as c
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _P, _I, _L, _F = c.c_void_p, c.c_int, c.c_longlong, c.c_float
 
 
-def _fields(kind: object, names: str) -> list[tuple[str, object]]:
+def _fields(kind: Any, names: str) -> list[tuple[str, Any]]:
     return [(name, kind) for name in names.split()]
 
 

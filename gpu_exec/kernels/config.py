@@ -9,12 +9,27 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpu_exec.kernels.shape import HEAD_DIM, StepShape
 from oasis_sim.errors import InputError, UsageError
+
+__all__ = [
+    "BYTES_PER_TOKEN_HEAD",
+    "GRAPH_TRANSPORTS",
+    "HEAD_DIM",
+    "LOCAL_SLOTS",
+    "TILE_TOKENS",
+    "TRANSPORTS",
+    "StageSwitches",
+    "StepConfig",
+    "StepMoves",
+    "StepShape",
+    "StepTimes",
+    "Verification",
+    "synthetic_moves",
+]
 
 TILE_TOKENS = 16
 """Tokens per tile: the row count of one tensor-core operand; blocks are whole tiles."""
-HEAD_DIM = 128
-"""The only head dimension that the kernels support."""
 BYTES_PER_TOKEN_HEAD = 2 * HEAD_DIM * 2
 """Key and value of one token and KV head in bf16."""
 LOCAL_SLOTS = 2
@@ -24,55 +39,15 @@ TRANSPORTS = ("warp_gather", "tma_gather", "copy_engine", "staged", "naive")
 GRAPH_TRANSPORTS = TRANSPORTS[:2]
 """The two gathers run inside the graph; the other transports need the host for every layer."""
 ARRANGEMENTS = ("always", "window", "resident")
-"""One gather per layer; gathers only beside scan and attention; one gather for the whole step."""
+"""One gather per layer; gathers only beside scan and attention; one gather for the whole step.
+
+Transports that the host drives work layer by layer, whatever the arrangement says."""
 PREDICTIONS = ("inline", "stream")
 """Scan before attention on the foreground, or beside it on a stream of its own."""
 SELECTIONS = ("fused", "separate")
 """Selection by the last CTA of a pair's scan, or as a kernel on a stream of its own."""
 GEMMS = ("library", "persistent")
 KEY_FORMATS = ("bf16", "fp8")
-
-
-@dataclass(frozen=True)
-class StepShape:
-    """Hold the model numbers that set the shapes of one decode step."""
-
-    layers: int
-    hidden: int
-    intermediate: int
-    query_heads: int
-    kv_heads: int
-    vocab: int
-    head_dim: int = HEAD_DIM
-    draft_vocab: int = 32_000
-
-    @classmethod
-    def of_model(cls, model: Any) -> StepShape:
-        """Take the shape of an ``oasis_sim.model.ModelShape``."""
-        return cls(
-            layers=model.layers,
-            hidden=model.hidden,
-            intermediate=model.intermediate,
-            query_heads=model.query_heads,
-            kv_heads=model.kv_heads,
-            vocab=model.vocab,
-            head_dim=model.head_dim,
-        )
-
-    @property
-    def group(self) -> int:
-        """Query heads that share one KV head."""
-        return self.query_heads // self.kv_heads
-
-    @property
-    def qkv_width(self) -> int:
-        """Columns of the fused query, key and value projection."""
-        return (self.query_heads + 2 * self.kv_heads) * self.head_dim
-
-
-QWEN3_8B = StepShape(
-    layers=36, hidden=4096, intermediate=12288, query_heads=32, kv_heads=8, vocab=151_936
-)
 
 
 @dataclass(frozen=True)
@@ -109,8 +84,8 @@ class StepConfig:
     dense: bool = False
     draft_row: bool = True
     key_format: str = "bf16"
-    transport: str = "warp_gather"
-    gather_ctas: int = 4
+    transport: str = "tma_gather"
+    gather_ctas: int = 8
     gather_threads: int = 256
     gather_ring: int = 12
     gather_exclusive: bool = True
@@ -137,12 +112,12 @@ class StepConfig:
             raise UsageError("need batch >= 1 and pool blocks >= chosen blocks >= 1")
         if self.pool_blocks > 1024:
             raise UsageError("the selection kernel holds at most 1024 pool blocks per head")
-        if self.transport not in GRAPH_TRANSPORTS and self.moves_from != "schedule":
-            raise UsageError(f"transport {self.transport} needs a schedule: the host names units")
-        if self.transport not in GRAPH_TRANSPORTS and self.arrangement != "always":
-            raise UsageError("only the gathers can be confined to a window or stay resident")
         if not 3 <= self.gather_ring <= 24 or self.gather_threads not in (128, 256, 512):
             raise UsageError("a gather needs 3 to 24 ring stages and 128, 256 or 512 threads")
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Refuse unknown names and combinations that cannot work."""
         for value, known, name in (
             (self.transport, TRANSPORTS, "transport"),
             (self.arrangement, ARRANGEMENTS, "arrangement"),
@@ -154,6 +129,10 @@ class StepConfig:
         ):
             if value not in known:
                 raise UsageError(f"unknown {name} {value!r}; one of {', '.join(known)}")
+        if self.transport not in GRAPH_TRANSPORTS and self.moves_from != "schedule":
+            raise UsageError(f"transport {self.transport} needs a schedule: the host names units")
+        if self.transport not in GRAPH_TRANSPORTS and self.arrangement == "window":
+            raise UsageError("only the gathers can be confined to a window")
 
     @property
     def rows_per_request(self) -> int:

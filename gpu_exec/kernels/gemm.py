@@ -33,27 +33,36 @@ def choose_tiling(rows: int, columns: int) -> Tiling:
     return Tiling(128, 64, 128, 4, 4) if columns <= 4096 else Tiling(128, 128, 64, 5, 8)
 
 
-@triton.jit
-def _persistent(  # type: ignore[no-untyped-def]
-    x_desc, w_desc, out, residual, rows, columns, depth,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    GRID: tl.constexpr, ADD: tl.constexpr,
+@triton.jit  # type: ignore[untyped-decorator]
+def _persistent(  # type: ignore[no-untyped-def]  # noqa: PLR0913, PLR0917 - a kernel
+    x_desc,
+    w_desc,
+    out,
+    residual,
+    rows,
+    columns,
+    depth,
+    bm: tl.constexpr,
+    bn: tl.constexpr,
+    bk: tl.constexpr,
+    programs: tl.constexpr,
+    add: tl.constexpr,
 ):
-    tiles_m = tl.cdiv(rows, BM)
-    tiles = tiles_m * tl.cdiv(columns, BN)
-    for tile in tl.range(tl.program_id(0), tiles, GRID, flatten=True):
-        first_row = (tile % tiles_m) * BM  # tiles that share weights run at the same time
-        first_col = (tile // tiles_m) * BN
-        acc = tl.zeros((BM, BN), dtype=tl.float32)
-        for k in range(tl.cdiv(depth, BK)):
-            x = x_desc.load([first_row, k * BK])
-            w = w_desc.load([first_col, k * BK])
+    tiles_m = tl.cdiv(rows, bm)
+    tiles = tiles_m * tl.cdiv(columns, bn)
+    for tile in tl.range(tl.program_id(0), tiles, programs, flatten=True):
+        first_row = (tile % tiles_m) * bm  # tiles that share weights run at the same time
+        first_col = (tile // tiles_m) * bn
+        acc = tl.zeros((bm, bn), dtype=tl.float32)
+        for k in range(tl.cdiv(depth, bk)):
+            x = x_desc.load([first_row, k * bk])
+            w = w_desc.load([first_col, k * bk])
             acc = tl.dot(x, w.T, acc)
-        row = first_row + tl.arange(0, BM)[:, None]
-        col = first_col + tl.arange(0, BN)[None, :]
+        row = first_row + tl.arange(0, bm)[:, None]
+        col = first_col + tl.arange(0, bn)[None, :]
         at = row.to(tl.int64) * columns + col
         inside = (row < rows) & (col < columns)
-        if ADD:
+        if add:
             acc += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(out + at, acc.to(out.dtype.element_ty), mask=inside)
 
@@ -73,11 +82,11 @@ def persistent_gemm(x: Any, weight: Any, out: Any, residual: Any, tiling: Any = 
         rows,
         columns,
         depth,
-        BM=t.rows,
-        BN=t.columns,
-        BK=t.depth,
-        GRID=grid,
-        ADD=residual is not None,
+        bm=t.rows,
+        bn=t.columns,
+        bk=t.depth,
+        programs=grid,
+        add=residual is not None,
         num_stages=t.stages,
         num_warps=t.warps,
     )

@@ -9,6 +9,7 @@ mma.m16n8k16, operand A). A unit of b tokens is b/16 tiles of 8 KB, each K (rows
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +48,7 @@ def bound_order(fp8: bool) -> Index:
     return np.asarray(index).ravel()
 
 
-def pack_units(keys: npt.NDArray[np.generic], values: npt.NDArray[np.generic]) -> npt.NDArray:
+def pack_units(keys: npt.NDArray[np.generic], values: npt.NDArray[np.generic]) -> npt.NDArray[Any]:
     """Return units [n, b * 256] from K and V [n, b, 128] of any 16-bit type."""
     n, tokens, _ = keys.shape
     both = np.stack([keys, values], axis=1).reshape(n, 2, tokens // TILE_TOKENS, TILE_TOKENS, -1)
@@ -57,7 +58,7 @@ def pack_units(keys: npt.NDArray[np.generic], values: npt.NDArray[np.generic]) -
     return packed.reshape(n, tokens * 2 * HEAD_DIM)
 
 
-def unpack_units(units: npt.NDArray[np.generic]) -> tuple[npt.NDArray, npt.NDArray]:
+def unpack_units(units: npt.NDArray[np.generic]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return K and V [n, b, 128] of units [n, b * 256]."""
     n, elements = units.shape
     tiles = elements // TILE_ELEMENTS
@@ -67,7 +68,7 @@ def unpack_units(units: npt.NDArray[np.generic]) -> tuple[npt.NDArray, npt.NDArr
     return both[0], both[1]
 
 
-def pack_bounds(high: npt.NDArray[np.generic], low: npt.NDArray[np.generic]) -> npt.NDArray:
+def pack_bounds(high: npt.NDArray[np.generic], low: npt.NDArray[np.generic]) -> npt.NDArray[Any]:
     """Return key tiles [n, blocks/16, 4096] from max and min [n, blocks, 128]; blocks % 16 == 0."""
     n, blocks, _ = high.shape
     flat = np.concatenate([high, low], axis=-1).reshape(n * blocks // 16, 16 * 2 * HEAD_DIM)
@@ -76,7 +77,7 @@ def pack_bounds(high: npt.NDArray[np.generic], low: npt.NDArray[np.generic]) -> 
     return packed.reshape(n, blocks // 16, -1)
 
 
-def unpack_bounds(tiles: npt.NDArray[np.generic]) -> tuple[npt.NDArray, npt.NDArray]:
+def unpack_bounds(tiles: npt.NDArray[np.generic]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """Return max and min [n, blocks, 128] of key tiles [n, blocks/16, 4096]."""
     n, count, elements = tiles.shape
     flat = tiles.reshape(n * count, elements)[:, bound_order(tiles.dtype.itemsize == 1)]

@@ -84,6 +84,7 @@ class StepMemory:
         columns = 8 * max(1, -(-shape.group * config.rows_per_request // 8))
         columns = 32 if columns > 16 else columns
         self.partial = new(pairs * MAX_SPLITS * columns * 130, dtype=torch.float32)
+        self.table_count: Any = None
         if config.dense:
             self._dense_table()
         else:
@@ -112,7 +113,6 @@ class StepMemory:
         order = torch.randperm(c.pairs * c.max_blocks, device="cuda", generator=generator)
         unit = order // c.max_blocks * c.slots_per_pair + order % c.max_blocks
         self.table = unit.to(torch.int32).view(1, 1, c.pairs, c.max_blocks)
-        self.table_count = None
 
     def _sparse_state(self, blocks: int) -> None:
         import torch

@@ -52,7 +52,7 @@ class StepProgram:
         self.transfers = self.stages.transfer and not self.config.dense
         self.scans = self.stages.scan and not self.config.dense
         self.mirrors = self.stages.mirror and not self.config.dense
-        arrangement = "always" if self.stages.serial else self.config.arrangement
+        arrangement = self._arrangement()
         self.window = arrangement == "window" and self.transfers
         self.resident = arrangement == "resident" and self.transfers
         self.main = torch.cuda.current_stream()
@@ -68,6 +68,15 @@ class StepProgram:
         self.scratch = select_scratch_bytes(
             self.config.max_blocks, self.config.pool_blocks, self.config.chosen_blocks
         )
+
+    def _arrangement(self) -> str:
+        """Return how transfers run: layer by layer in serial, host-driven and resident timed steps.
+
+        (A resident gather lasts as long as the step; its layers could not be timed.)
+        """
+        by_layer = self.stages.serial or self.config.transport not in GRAPH_TRANSPORTS
+        timed_resident = self.config.arrangement == "resident" and type(self.marks) is not Marks
+        return "always" if by_layer or timed_resident else self.config.arrangement
 
     def enqueue(self) -> None:
         """Enqueue the whole step and join every stream."""

@@ -24,7 +24,10 @@ def missing_gpu() -> str | None:
     return None
 
 
-needs_gpu = [pytest.mark.gpu, pytest.mark.skipif(missing_gpu() is not None, reason=f"{missing_gpu()}")]
+needs_gpu = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(missing_gpu() is not None, reason=f"{missing_gpu()}"),
+]
 
 
 def small_config(**changes: Any) -> StepConfig:
@@ -33,15 +36,15 @@ def small_config(**changes: Any) -> StepConfig:
     heads = changes.pop("kv_heads", 2)
     layers = changes.pop("layers", 2)
     shape = StepShape(layers, 256, 512, group * heads, heads, 1024, draft_vocab=256)
-    defaults: dict[str, Any] = dict(
-        batch=3,
-        context_capacity=700,
-        chosen_blocks=8,
-        pool_blocks=8,
-        cap_blocks=3,
-        host_bytes=64 << 20,
-        stages=StageSwitches(linear=False, draft=False),
-    )
+    defaults: dict[str, Any] = {
+        "batch": 3,
+        "context_capacity": 700,
+        "chosen_blocks": 8,
+        "pool_blocks": 8,
+        "cap_blocks": 3,
+        "host_bytes": 64 << 20,
+        "stages": StageSwitches(linear=False, draft=False),
+    }
     defaults.update(changes)
     return StepConfig(shape=shape, **defaults)
 
@@ -95,7 +98,9 @@ def bounds_of(memory: StepMemory, layer: int, pair: int) -> tuple:
         import torch
 
         raw = unpack_bounds(tiles.cpu().numpy())
-        values = [torch.from_numpy(r.copy()).view(torch.float8_e4m3fn).double().numpy() for r in raw]
+        values = [
+            torch.from_numpy(r.copy()).view(torch.float8_e4m3fn).double().numpy() for r in raw
+        ]
         return values[0][0], values[1][0]
     high, low = unpack_bounds(host(tiles))
     return high[0], low[0]

@@ -78,8 +78,9 @@ def rotate_oracle(x: Array, weight: Array | None, position: int, eps: float = 1e
     half = len(x) // 2
     angle = position * 1e6 ** (-np.arange(half) / half)
     a, b = x[:half], x[half:]
-    return np.concatenate([a * np.cos(angle) - b * np.sin(angle),
-                           b * np.cos(angle) + a * np.sin(angle)])
+    return np.concatenate(
+        [a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)]
+    )
 
 
 def error_of(found: Array, expected: Array) -> float:

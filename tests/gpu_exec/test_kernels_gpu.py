@@ -72,7 +72,10 @@ def test_sparse_attention(group: int, block_tokens: int, draft: bool, splits: in
     import torch
 
     config = small_config(
-        group=group, block_tokens=block_tokens, draft_row=draft, batch=len(BOUNDARIES),
+        group=group,
+        block_tokens=block_tokens,
+        draft_row=draft,
+        batch=len(BOUNDARIES),
         moves_from="selection",
     )
     memory, arguments = make_memory(config, seed=group * 100 + block_tokens + splits)
@@ -193,11 +196,25 @@ def test_selection_equals_the_cpu_build(levels: int, pool: int, cap: int, thread
         counter = torch.tensor([step - 1], dtype=torch.int32, device="cuda")
         where = torch.from_numpy(position).cuda()
         library.launch(
-            "oasis_select", arguments, library.pointer(where), library.pointer(counter),
-            case.pairs, 1024, scratch, threads,
+            "oasis_select",
+            arguments,
+            library.pointer(where),
+            library.pointer(counter),
+            case.pairs,
+            1024,
+            scratch,
+            threads,
         )
-        for name in ("slot_block", "stamp", "attend_unit", "attend_count", "counts", "bounds",
-                     "source", "target"):
+        for name in (
+            "slot_block",
+            "stamp",
+            "attend_unit",
+            "attend_count",
+            "counts",
+            "bounds",
+            "source",
+            "target",
+        ):
             array = getattr(on_gpu, name)
             array[...] = device[id(array)].cpu().numpy()
         for name in ("slot_block", "stamp", "attend_count", "counts"):
@@ -205,7 +222,9 @@ def test_selection_equals_the_cpu_build(levels: int, pool: int, cap: int, thread
         assert on_cpu.moves() == on_gpu.moves()
         for pair in range(case.pairs):
             count = on_cpu.attend_count[pair]
-            assert np.array_equal(on_cpu.attend_unit[pair, :count], on_gpu.attend_unit[pair, :count])
+            assert np.array_equal(
+                on_cpu.attend_unit[pair, :count], on_gpu.attend_unit[pair, :count]
+            )
 
 
 @pytest.mark.parametrize("key_format", ["bf16", "fp8"])
@@ -266,8 +285,14 @@ def test_norm_and_gate() -> None:
     w = torch.rand(4096, device="cuda").bfloat16()
     out = torch.full_like(x, float("nan"))
     library.launch(
-        "oasis_rms_norm", library.pointer(x), library.pointer(w), library.pointer(out), 37, 4096,
-        ctypes.c_float(1e-6), 0,
+        "oasis_rms_norm",
+        library.pointer(x),
+        library.pointer(w),
+        library.pointer(out),
+        37,
+        4096,
+        ctypes.c_float(1e-6),
+        0,
     )
     a = host(x)
     expected = a / np.sqrt((a**2).mean(axis=1, keepdims=True) + 1e-6) * host(w)

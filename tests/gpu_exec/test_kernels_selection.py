@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.gpu_exec.kernel_oracles import PairState, select_oracle
-from tests.gpu_exec.selection_cases import SelectBuffers, SelectCase
 
 from gpu_exec.build import build_selection_for_cpu
+from tests.gpu_exec.kernel_oracles import PairState, select_oracle
+from tests.gpu_exec.selection_cases import SelectBuffers, SelectCase
 
 pytestmark = pytest.mark.skipif(
     build_selection_for_cpu() is None, reason="no C++ compiler to build the selection core"
@@ -93,3 +93,12 @@ def test_reference_size_with_equal_scores() -> None:
     scores[:, :, 1000:1010] = 1.0
     slots = np.arange(128)[None, :].repeat(2, 0) + 500
     check_walk(case, scores, slots, 16380)
+
+
+def test_top_zero_and_all_negative() -> None:
+    """Nothing chosen moves nothing; negative scores are ranked like any others."""
+    slots = np.array([[0, 1, 2]])
+    scores = -np.abs(np.random.default_rng(3).normal(size=(3, 1, 32))).astype(np.float32)
+    check_walk(SelectCase(1, 1, 3, 0, 0, 32), scores, slots, 31 * 16)
+    check_walk(SelectCase(1, 1, 3, 1, 1, 32), scores, slots, 31 * 16)
+    check_walk(SelectCase(1, 1, 3, 3, 3, 32), scores, slots, 31 * 16)

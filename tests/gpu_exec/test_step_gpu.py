@@ -46,7 +46,7 @@ def make_consistent(step: DecodeStep) -> None:
 
 
 def host_unit(c: StepConfig, layer: int, pair: int, block: int) -> int:
-    """Number the modelled host units request-major."""
+    """Return the modelled host unit, numbered request-major."""
     request, head = divmod(pair, c.shape.kv_heads)
     return ((request * c.shape.layers + layer) * c.shape.kv_heads + head) * c.max_blocks + block
 
@@ -88,15 +88,18 @@ def decide_for_real(delays: dict[str, int] | None = None, **changes: Any) -> dic
     "variant",
     [
         {"delays": {"transfer": DELAY_NS}},
+        {"arrangement": "resident", "delays": {"transfer": DELAY_NS}},
         {"delays": {"attention": DELAY_NS}},
+        {"arrangement": "resident", "delays": {"mirror": DELAY_NS}},
         {"delays": {"mirror": DELAY_NS}},
         {"delays": {"scan": DELAY_NS, "selection": DELAY_NS}, "prediction": "stream"},
         {"selection": "fused"},
         {"selection": "fused", "prediction": "stream", "transport": "tma_gather"},
         {"arrangement": "window", "delays": {"transfer": DELAY_NS}},
         {"arrangement": "window", "transport": "tma_gather"},
-        {"arrangement": "resident", "delays": {"attention": DELAY_NS}},
-        {"arrangement": "resident", "transport": "tma_gather", "delays": {"selection": DELAY_NS}},
+        {"transport": "warp_gather", "arrangement": "resident", "delays": {"attention": DELAY_NS}},
+        {"transport": "warp_gather", "arrangement": "window", "gather_exclusive": False},
+        {"arrangement": "resident", "delays": {"selection": DELAY_NS}, "early_launch": False},
     ],
 )
 def test_delays_change_nothing(variant: dict[str, Any]) -> None:
@@ -126,13 +129,18 @@ def test_residents_hold_their_own_blocks(block_tokens: int) -> None:
     assert newest >= config.pool_blocks  # something was admitted
 
 
-@pytest.mark.parametrize("transport", ["warp_gather", "tma_gather", "copy_engine", "naive", "staged"])
+@pytest.mark.parametrize(
+    "transport", ["warp_gather", "tma_gather", "copy_engine", "naive", "staged"]
+)
 @pytest.mark.parametrize("block_tokens", [16, 64])
 def test_schedule_is_executed_to_the_byte(transport: str, block_tokens: int) -> None:
     """Every unit of the list arrives with its stamp; bytes moved equal bytes scheduled."""
     config = small_config(
-        transport=transport, block_tokens=block_tokens, context_capacity=4000,
-        stages=StageSwitches(), host_bytes=8 << 20,
+        transport=transport,
+        block_tokens=block_tokens,
+        context_capacity=4000,
+        stages=StageSwitches(),
+        host_bytes=8 << 20,
     )
     step = DecodeStep(config)
     moves = synthetic_moves(config, 3, 2.5, 3900)
@@ -171,8 +179,10 @@ def test_dense_step_and_ablations_run() -> None:
     """Every stage switch gives a step that runs; dense steps move nothing."""
     for stages in (
         StageSwitches(),
-        *(replace(StageSwitches(), **{name: False}) for name in
-          ("scan", "selection", "transfer", "mirror", "attention", "draft")),
+        *(
+            replace(StageSwitches(), **{name: False})
+            for name in ("scan", "selection", "transfer", "mirror", "attention", "draft")
+        ),
         StageSwitches(serial=True),
     ):
         for dense in (False, True):

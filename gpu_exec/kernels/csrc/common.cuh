@@ -5,6 +5,8 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "layout.h"
+
 namespace oasis {
 
 constexpr int kHeadDim = 128;
@@ -106,25 +108,6 @@ __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint32_t packed) {
   uint16_t in = static_cast<uint16_t>(packed);
   asm volatile("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(in));
   return out;
-}
-
-// --- layout of units and key tiles (twin: gpu_exec/kernels/layout.py) ------------------------
-// An operand tile [16 rows x 16 columns] of 16-bit elements is stored in register order: lane l
-// holds 16 bytes = rows l/4, l/4+8 x columns 2(l%4), +1, +8, +9.
-__host__ __device__ __forceinline__ int operand_index(int row, int col) {
-  int lane = (row & 7) * 4 + ((col & 7) >> 1);
-  int reg = (row >> 3) + 2 * (col >> 3);
-  return lane * 8 + reg * 2 + (col & 1);
-}
-
-// Element index inside a tile of K[token][d]: rows are tokens.
-__host__ __device__ __forceinline__ int key_index(int token, int d) {
-  return (d >> 4) * 256 + operand_index(token, d & 15);
-}
-
-// Element index inside a tile of V[token][d]: rows are dimensions.
-__host__ __device__ __forceinline__ int value_index(int token, int d) {
-  return (d >> 4) * 256 + operand_index(d & 15, token);
 }
 
 }  // namespace oasis

@@ -124,14 +124,6 @@ __device__ __forceinline__ uint32_t round_e4m3(float x, bool up) {
   return magnitude >= 0x7eu ? byte : sign | (magnitude + 1);
 }
 
-// Byte offset inside a tile of element k of block row r: k < 128 is max[k], else min[k - 128].
-__device__ __forceinline__ int bound_offset(int r, int k, int fp8) {
-  int inside = operand_index(r, k & 15);
-  if (!fp8) return ((k >> 4) * 256 + inside) * 2;
-  int lane = inside >> 3, rest = inside & 7;
-  return (k >> 5) * 512 + lane * 16 + ((k >> 4) & 1) * 8 + rest;
-}
-
 struct Bounds {
   char* at[4];     // max of dimensions d, d + 64, then min of the same
   uint32_t old[4];

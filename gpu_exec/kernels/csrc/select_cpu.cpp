@@ -1,7 +1,8 @@
-// The selection kernel's text compiled for the CPU, so that its decisions can be tested anywhere.
+// The selection kernel's text and the layout, compiled for the CPU so that any machine can test them.
 #include <cstddef>
 #include <vector>
 
+#include "layout.h"
 #include "select_core.h"
 
 extern "C" int oasis_select_cpu(const oasis::SelectArgs* args, const int* position, int step,
@@ -13,4 +14,11 @@ extern "C" int oasis_select_cpu(const oasis::SelectArgs* args, const int* positi
   for (int pair = 0; pair < pairs; ++pair)
     oasis::select_pair(*args, scratch, pair, position[pair / args->heads], step + 1);
   return 0;
+}
+
+// kind 0: K element, 1: V element, 2: bf16 bound byte, 3: fp8 bound byte.
+extern "C" int oasis_layout(int kind, int row, int column) {
+  if (kind == 0) return oasis::key_index(row, column);
+  if (kind == 1) return oasis::value_index(row, column);
+  return oasis::bound_offset(row, column, kind == 3);
 }
