@@ -85,7 +85,7 @@ def scan(config: Any, memory: Any, arguments: Any, tries: list) -> None:
         ms = (graph_ms(run) - 0.010) / LAYERS
         name = f"scan{'+selection' if fused else ''} {config.key_format}"
         report(name, ms, gb, batch=config.batch, splits=args[0].splits, stages=stages)
-    for threads in (128, 256):
+    for threads in (128, 192, 256):
         drifting(config, memory, arguments, (scratch, threads))
 
 

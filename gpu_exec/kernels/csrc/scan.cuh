@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
   }
   SelectScratch s;
   carve_scratch(&s, smem, a.max_blocks, sel.pool, sel.chosen);
-  select_pair(sel, s, pair, position, *a.step + 1);
+  select_pair(sel, s, pair, a.position + request, a.step);
 }
 
 // Selection alone, from scores that another launch left.
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kSelectThreads) select_blocks(const SelectArgs
   extern __shared__ __align__(128) char smem[];
   SelectScratch s;
   carve_scratch(&s, smem, max_blocks, sel.pool, sel.chosen);
-  select_pair(sel, s, blockIdx.x, position[blockIdx.x / sel.heads], *step + 1);
+  select_pair(sel, s, blockIdx.x, position + blockIdx.x / sel.heads, step);
 }
 
 }  // namespace oasis

@@ -4,13 +4,20 @@
 
 namespace oasis {
 
-// Clear the maps, load scores and the pair's state; n candidates from block `first_block`.
-OASIS_DEVICE void load_pair(const SelectArgs& a, const SelectScratch& s, int pair, int n) {
+// Candidates for the position that follows `position`, from block `first_block` on.
+OASIS_DEVICE int count_candidates(const SelectArgs& a, int position) {
+  int n = (position + 1) / a.block_tokens - a.recent_blocks + 1 - a.first_block;
+  return n > 0 ? n : 0;
+}
+
+// Clear the maps, load scores and the pair's state; return the number of candidates.
+OASIS_DEVICE int load_pair(const SelectArgs& a, const SelectScratch& s, int pair,
+                           const int* position) {
   const float* scores = a.scores + pair * a.score_stride + a.first_block;
   const int* slot_block = a.slot_block + static_cast<long long>(pair) * a.pool;
   const int* stamp = a.stamp + static_cast<long long>(pair) * a.pool;
 #ifdef __CUDACC__
-  // The first loads go out before anything waits, also before the position is known.
+  // The first loads go out before anything waits, the position among them.
   const int readable = static_cast<int>(a.score_stride) - a.first_block;
   float first[8];
 #pragma unroll
@@ -20,10 +27,13 @@ OASIS_DEVICE void load_pair(const SelectArgs& a, const SelectScratch& s, int pai
   }
   int block0 = threadIdx.x < a.pool ? slot_block[threadIdx.x] : -1;
   int stamp0 = threadIdx.x < a.pool ? stamp[threadIdx.x] : 0;
+  const int at = *position;
   if (threadIdx.x < 8) s.scalar[threadIdx.x] = threadIdx.x == kAnd ? -1 : 0;
-  for (int i = threadIdx.x; i < kPasses * kBins; i += blockDim.x) s.hist[i] = 0;
-  for (int i = threadIdx.x; i < (n + 31) / 32; i += blockDim.x) s.resident[i] = 0;
+  for (int i = threadIdx.x; i < kPasses * kBins / 4; i += blockDim.x)
+    reinterpret_cast<int4*>(s.hist)[i] = make_int4(0, 0, 0, 0);
+  for (int i = threadIdx.x; i < (readable + 31) / 32; i += blockDim.x) s.resident[i] = 0;
   __syncthreads();
+  const int n = count_candidates(a, at);
   uint32_t ones = 0, zeros = ~0u;
   auto keep = [&](int i, float score) {
     uint32_t key = score_key(score);
@@ -48,6 +58,7 @@ OASIS_DEVICE void load_pair(const SelectArgs& a, const SelectScratch& s, int pai
   if ((threadIdx.x & 31) == 0) atomicOr(&s.scalar[kOr], ones), atomicAnd(&s.scalar[kAnd], zeros);
   __syncthreads();
 #else
+  const int n = count_candidates(a, *position);
   for (int i = 0; i < 8; ++i) s.scalar[i] = i == kAnd ? -1 : 0;
   for (int i = 0; i < kPasses * kBins; ++i) s.hist[i] = 0;
   for (int i = 0; i < (n + 31) / 32; ++i) s.resident[i] = 0;
@@ -62,6 +73,7 @@ OASIS_DEVICE void load_pair(const SelectArgs& a, const SelectScratch& s, int pai
     s.scalar[kFree] += slot_block[i] < 0;
   }
 #endif
+  return n;
 }
 
 struct Threshold {
@@ -181,12 +193,10 @@ OASIS_DEVICE void publish(const SelectArgs& a, const SelectScratch& s, int pair,
   }
 }
 
-// Decide one pair at step `step` for the position that follows `position`.
-OASIS_DEVICE void select_pair(const SelectArgs& a, const SelectScratch& s, int pair, int position,
-                              int step) {
-  int n = (position + 1) / a.block_tokens - a.recent_blocks + 1 - a.first_block;
-  if (n < 0) n = 0;
-  load_pair(a, s, pair, n);
+// Decide one pair: `position` points to the request's position, `step` counts from 0.
+OASIS_DEVICE void select_pair(const SelectArgs& a, const SelectScratch& s, int pair,
+                              const int* position, const int* step) {
+  const int n = load_pair(a, s, pair, position);
   mark_target(a, s, n, a.chosen < n ? a.chosen : n);
   int needed = s.scalar[kNeeded], room = s.scalar[kFree];
   int admitted = needed < a.cap ? needed : a.cap;
@@ -213,7 +223,7 @@ OASIS_DEVICE void select_pair(const SelectArgs& a, const SelectScratch& s, int p
   rank_needed(a, s, admitted);
   rank_evictable(s, victims, left > 0 ? left : 0, admitted - victims);
   OASIS_SYNC();
-  publish(a, s, pair, n, admitted, step);
+  publish(a, s, pair, n, admitted, *step + 1);
 }
 
 // Carve the scratch of one pair from `base`; returns the bytes used.

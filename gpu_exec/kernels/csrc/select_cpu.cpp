@@ -12,7 +12,7 @@ extern "C" int oasis_select_cpu(const oasis::SelectArgs* args, const int* positi
                               2 * args->chosen + 2048));
   oasis::carve_scratch(&scratch, base.data(), max_blocks, args->pool, args->chosen);
   for (int pair = 0; pair < pairs; ++pair)
-    oasis::select_pair(*args, scratch, pair, position[pair / args->heads], step + 1);
+    oasis::select_pair(*args, scratch, pair, position + pair / args->heads, &step);
   return 0;
 }
 
