@@ -28,9 +28,7 @@ WINDOW, RESIDENT = {"arrangement": "window"}, {"arrangement": "resident"}
 BESIDE = {**WINDOW, "prediction": "stream"}
 CHOICES: dict[str, dict[str, Any]] = {
     "window, tma 8": {**TMA, **WINDOW},
-    "window, tma 8, no early launch": {**TMA, **WINDOW, "early_launch": False},
     "window, tma 8, scan beside attention": {**TMA, **BESIDE},
-    "window, warp 8": {**WARP, **WINDOW},
     "resident, tma 8": {**TMA, **RESIDENT},
     "resident, warp 8": {**WARP, **RESIDENT},
     "always, tma 8": TMA,

@@ -58,7 +58,7 @@ class StepProgram:
         self.main = torch.cuda.current_stream()
         high = self.main if self.stages.serial else None
         self.transfer = high or torch.cuda.Stream(priority=-3)
-        self.mirror = high or torch.cuda.Stream(priority=-2)
+        self.mirror = high or torch.cuda.Stream(priority=0)
         self.flag = high or torch.cuda.Stream(priority=-3)
         beside = self.config.prediction == "stream" and high is None
         self.prediction = torch.cuda.Stream(priority=-1) if beside else self.main
@@ -90,13 +90,19 @@ class StepProgram:
             m.x.copy_(m.x0)
         for layer in range(layers):
             self._layer(layer)
-        if self.window:
-            self._fork_transfer()
-            self._gather(layers, (0, layers))
+        if self.parts.draft is None:
+            self._drain()
         self._finish()
         sides = (self.transfer, self.mirror, self.flag, self.prediction, self.selection)
         for stream in sides:
             self._join(stream)
+
+    def _drain(self) -> None:
+        """Let the gather finish what the windows left."""
+        if self.window:
+            layers = self.config.shape.layers
+            self._fork_transfer()
+            self._gather(layers, (0, layers))
 
     def _layer(self, layer: int) -> None:
         arguments, delay = self.parts.arguments, self._delay
@@ -167,6 +173,7 @@ class StepProgram:
         gemm = self.parts.gemm
         gemm(d.features, w.fc, d.fused, None)
         gemm(d.joined, w.qkv, d.qkv, None)
+        self._drain()  # beside the draft head's attention, not beside the LM head
         launch("oasis_attention", self.parts.arguments.draft_attention(d), self.config.pairs, 0)
         gemm(d.attended, w.o, d.fused, d.fused)
         gemm(d.fused, w.gate_up, d.gate_up, None)
