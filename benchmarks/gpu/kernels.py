@@ -50,7 +50,8 @@ def setup(batch: int, context: int = 16384, **changes: Any) -> tuple[Any, Any, A
 
 def attention(config: Any, arguments: Any, name: str, tries: list) -> None:
     """Time attention for several split counts and ring depths."""
-    tokens = config.chosen_blocks * 16 + 8 if not config.dense else config.context_capacity - 10
+    sparse = config.chosen_blocks * config.block_tokens + config.block_tokens // 2
+    tokens = config.context_capacity - 10 if config.dense else sparse
     gb = config.pairs * tokens * 512 / 1e9
     for splits, stages in tries:
         args = [arguments.attention(layer, 0) for layer in range(LAYERS)]
@@ -94,7 +95,8 @@ def drifting(config: Any, memory: Any, arguments: Any, launch: tuple[int, int]) 
     position, step = library.pointer(memory.position), library.pointer(memory.step)
     base = torch.randn(config.pairs, config.max_blocks, device="cuda")
     variants = [base + 0.12 * torch.randn_like(base) for _ in range(8)]
-    order = [torch.topk(v[:, : config.max_blocks - 3], 128).indices for v in variants]
+    chosen = config.chosen_blocks
+    order = [torch.topk(v[:, : config.max_blocks - 3], chosen).indices for v in variants]
     changed = (~(order[0][:, :, None] == order[1][:, None, :]).any(-1)).float().sum(1).mean()
     for layer in range(LAYERS):
         memory.slot_block[layer].copy_(order[2 * layer])
@@ -120,7 +122,8 @@ def drifting(config: Any, memory: Any, arguments: Any, launch: tuple[int, int]) 
 
 def gather(config: Any, memory: Any, arguments: Any) -> None:
     """Time the gathers by CTAs, threads and form, on random host units."""
-    moves = DeviceMoves(config, synthetic_moves(config, 1, 12.0, 16384))
+    per_head = 192 / config.block_tokens
+    moves = DeviceMoves(config, synthetic_moves(config, 1, per_head, 16384))
     gb = moves.units(0) * config.unit_bytes / 1e9
     for ring, ctas, threads in (
         (0, 1, 512),
@@ -218,6 +221,14 @@ def main() -> None:
     case = setup(128, key_format="fp8")
     scan(*case, [(1, 3, False), (1, 2, False), (2, 2, False)])
     del case
+    for tokens in (32, 64):
+        blocks = 2048 // tokens
+        case = setup(
+            128, block_tokens=tokens, chosen_blocks=blocks, pool_blocks=blocks, cap_blocks=3
+        )
+        attention(case[0], case[2], f"attention, block {tokens}", [(1, 3)])
+        scan(*case, [(1, 2, False)])
+        gather(*case)
     case = setup(23, dense=True)
     attention(case[0], case[2], "dense attention", [(2, 2), (6, 3)])
     if len(sys.argv) > 1:
