@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "oasis_sim.cli.compare:compare",
             "Put runs or schemes side by side: what differs and why.",
         ),
+        "sweep": ("oasis_sim.cli.sweep:sweep", "Simulate a grid of scenarios into one table."),
         "paper": ("oasis_sim.cli.paper:paper", "Put published numbers beside simulated ones."),
         "breakdown": (
             "oasis_sim.cli.paper:breakdown",

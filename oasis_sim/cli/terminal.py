@@ -12,6 +12,7 @@ import click
 from oasis_sim.text import one_line
 
 SECONDS_BETWEEN_UPDATES = 0.1
+SECONDS_BETWEEN_LINES = 10.0
 
 Progress = Callable[[int, int], None]
 
@@ -50,3 +51,23 @@ def progress_bar(title: str, quiet: bool = False) -> Iterator[Progress | None]:
                 bar.update(task, completed=done, total=total, refresh=True)
 
         yield advance
+
+
+@contextmanager
+def points_done(title: str, quiet: bool = False) -> Iterator[Progress | None]:
+    """Give a callback `(done, total)`: a bar for a person, a line now and then in a log."""
+    if quiet:
+        yield None
+        return
+    started = last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= SECONDS_BETWEEN_LINES and done < total:
+            last = now
+            left = (now - started) / done * (total - done)
+            note(f"{title}: {done} of {total}, about {left:.0f} s left")
+
+    with progress_bar(title) as bar:
+        yield bar or tell

@@ -1,0 +1,196 @@
+"""`oasis-sim sweep`: simulate a grid of scenarios, resumable, into one table."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oasis_sim.cli.options import FORMATS, scenario_options
+from oasis_sim.cli.sweep_points import canonical_grid, points_of
+from oasis_sim.cli.terminal import note, points_done
+from oasis_sim.errors import EXIT_INTERRUPTED
+
+if TYPE_CHECKING:
+    from oasis_sim.plan.store import Store
+    from oasis_sim.plan.sweep import Cell, Shard
+    from oasis_sim.plan.table import Row
+
+SWEEPS = Path("sweeps")
+
+
+def read_shard(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int]:
+    """Read `i/n`, the i-th of n shares, counted from 1."""
+    if value is None:
+        return 1, 1
+    first, slash, last = value.partition("/")
+    if slash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last):
+        return int(first), int(last)
+    raise click.BadParameter(f"{value!r}: write i/n with i from 1 to n, such as 2/8", ctx, param)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("grid_file", metavar="[GRID.yaml]", required=False)
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Let an option take several values: 0.01,0.05 or 8..256x2 or 10..50+10. Repeatable.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    help="Where runs and tables are kept.  [default: sweeps/HASH of the grid]",
+)
+@click.option("--dry-run", is_flag=True, help="List the points and what is there; run nothing.")
+@click.option(
+    "--workers", type=click.IntRange(1, 4096), help="Processes.  [default: one per usable core]"
+)
+@click.option(
+    "--shard",
+    callback=read_shard,
+    metavar="i/n",
+    help="Simulate every n-th point, from the i-th on.",
+)
+@click.option("--parquet", is_flag=True, help="Write results.parquet too (needs pyarrow).")
+@click.option("--quiet", is_flag=True, help="No progress and notes.")
+@click.option(
+    "--format",
+    "output_format",
+    type=click.Choice(FORMATS),
+    default="table",
+    show_default=True,
+    help="What standard output carries.",
+)
+@scenario_options
+def sweep(grid_file: str | None, vary: Sequence[str], out: str | None, **values: Any) -> int:
+    """Simulate every point of a grid and write one table.
+
+    GRID.yaml holds `base` (fixed options) and `vary` (lists or ranges); options given here come
+    before it. Each scenario is kept under its content: the same command goes on where it was
+    stopped, a larger grid in the same --out repeats nothing. Ctrl-C, a full disk or a --shard
+    leave results.partial.csv, whose rows say which points are missing.
+    """
+    from oasis_sim.plan.inputs import Inputs
+    from oasis_sim.plan.store import Store
+    from oasis_sim.plan.sweep import Shard, cells_of
+
+    grid = canonical_grid(grid_file, vary, values)
+    cells = cells_of(points_of(grid), Inputs())
+    store = Store(SWEEPS / name_of(cells) if out is None else Path(out))
+    shard = Shard(*values["shard"])
+    if values["dry_run"]:
+        return show(cells, store, values)
+    if values["parquet"]:
+        require_parquet()
+    with store.opened(grid, alone=shard.count == 1):
+        return work(cells, store, shard, values)
+
+
+def name_of(cells: Sequence[Cell]) -> str:
+    """Return a directory name that is the same for the same points."""
+    from oasis_sim.plan.store import key_of
+
+    return key_of("\n".join(cell.key for cell in cells))[:10]
+
+
+def require_parquet() -> None:
+    """Refuse before the work rather than after it when pyarrow is missing."""
+    from oasis_sim.plan.table import parquet_bytes
+
+    parquet_bytes([])
+
+
+def work(cells: Sequence[Cell], store: Store, shard: Shard, values: Mapping[str, Any]) -> int:
+    """Simulate what is missing, write the tables, also when it ends early; show the result."""
+    from oasis_sim.plan.pool import usable_cores
+    from oasis_sim.plan.sweep import missing, simulate_cells
+
+    todo, quiet = missing(cells, store, shard), values["quiet"]
+    workers = values["workers"] or usable_cores()
+    note(f"{len(cells)} points, {len(todo)} to simulate, into {store.path}", quiet)
+    try:
+        with points_done("simulating", quiet) as progress:
+            simulate_cells(todo, store, workers, progress)
+    except KeyboardInterrupt:
+        kept = write_tables(cells, store, values)
+        note(f"interrupted; {kept}; the same command goes on from here")
+        return EXIT_INTERRUPTED
+    except Exception:
+        keep_what_is_there(cells, store, values)
+        raise
+    note(write_tables(cells, store, values), quiet)
+    return show(cells, store, values)
+
+
+def keep_what_is_there(cells: Sequence[Cell], store: Store, values: Mapping[str, Any]) -> None:
+    """Write the table of an attempt that failed, as far as the place still permits."""
+    from oasis_sim.errors import OasisError
+
+    try:
+        note(write_tables(cells, store, values))
+    except (OSError, OasisError):
+        note(f"the table could not be written; the runs in {store.runs} are whole")
+
+
+def write_tables(cells: Sequence[Cell], store: Store, values: Mapping[str, Any]) -> str:
+    """Write the table in its formats and say in words what it holds."""
+    from oasis_sim.plan.sweep import rows_of
+    from oasis_sim.plan.table import MISSING, REFUSED, csv_text, parquet_bytes
+
+    rows = rows_of(cells, store)
+    lacking = sum(row.status == MISSING for row in rows)
+    refused = sum(row.status == REFUSED for row in rows)
+    path = store.write_table("results.csv", csv_text(rows), whole=not lacking)
+    if values["parquet"]:
+        store.write_table("results.parquet", parquet_bytes(rows), whole=not lacking)
+    parts = [f"{len(rows) - lacking} of {len(rows)} points"]
+    parts += [f"{refused} of them do not fit"] if refused else []
+    parts += [f"PARTIAL: {lacking} missing"] if lacking else []
+    return f"{path}: {', '.join(parts)}"
+
+
+def show(cells: Sequence[Cell], store: Store, values: Mapping[str, Any]) -> int:
+    """Print the points and what is known about them."""
+    from oasis_sim.plan.sweep import rows_of
+    from oasis_sim.plan.table import csv_text
+    from oasis_sim.report.directory import json_text
+    from oasis_sim.report.table import print_rows
+
+    rows = rows_of(cells, store)
+    if values["output_format"] == "csv":
+        sys.stdout.write(csv_text(rows))
+    elif values["output_format"] == "json":
+        sys.stdout.write(json_text([row.cells() for row in rows]))
+    else:
+        print_rows(headlines(rows), sys.stdout)
+    return 0
+
+
+def headlines(rows: Sequence[Row]) -> list[list[str]]:
+    """Return the few numbers of each point that a terminal has room for."""
+    from oasis_sim.report.numbers import NOTHING, number, percent
+
+    axes = list(rows[0].point)
+    table = [
+        [*axes, "tokens/s", "TPOT p50 ms", "TPOT p99 ms", "TTFT p50 ms", "batch", "PCIe", "status"]
+    ]
+    for row in rows:
+        cells = row.cells()
+        point = [NOTHING if cells[axis] is None else str(cells[axis]) for axis in axes]
+        numbers = [
+            number(cells.get(name))
+            for name in (
+                "throughput.output_tokens_per_s",
+                "latency.tpot_ms.p50",
+                "latency.tpot_ms.p99",
+                "latency.ttft_ms.p50",
+                "steps.running_batch.mean",
+            )
+        ]
+        link = percent(cells.get("links.pcie_h2d.utilisation"))
+        table.append([*point, *numbers, link, row.status])
+    return table

@@ -1,0 +1,1 @@
+"""Loops over simulations: grids of runs, and the smallest fleet that meets a target."""

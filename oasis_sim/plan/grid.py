@@ -1,0 +1,163 @@
+"""Grids: which options take which values, from `--vary NAME=VALUES` or a YAML file.
+
+Values are texts, as a user would give them to an option: names and numbers separated by commas,
+and ranges: `8..256x2` (8, 16, ... 256), `10..50+10` (10, 20, ... 50), `1..4` (1, 2, 3, 4).
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from oasis_sim.errors import InputError, UsageError
+from oasis_sim.fileio import Document, Fields, load_yaml, printable
+
+FORMAT = "oasis-sweep"
+VERSION = 1
+MOST_VALUES = 10_000
+MOST_POINTS = 1_000_000
+
+_NUMBER = r"\d+(?:\.\d+)?"
+_RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:([x+])({_NUMBER}))?")
+_PLAIN_NUMBER = re.compile(rf"{_NUMBER}(?:[eE]-?\d+)?")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Hold fixed options and varied ones, both as texts by option name (`fetch_ratio`)."""
+
+    base: Mapping[str, str] = field(default_factory=dict)
+    vary: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def in_order(self, names: Sequence[str]) -> Grid:
+        """Return the same grid in canonical order: options as in `names`, values ascending.
+
+        So a grid gives the same table however it was written. Raise UsageError for unknown names.
+        """
+        for name in (*self.base, *self.vary):
+            if name not in names:
+                known = ", ".join(names)
+                raise UsageError(f"cannot vary {printable(name, 60)!r}; known: {known}")
+        both = sorted(set(self.base) & set(self.vary))
+        if both:
+            raise UsageError(f"{both[0]} is both fixed and varied; leave one out")
+        return Grid(
+            {name: self.base[name] for name in names if name in self.base},
+            {name: tuple(sort_values(self.vary[name])) for name in names if name in self.vary},
+        )
+
+    def points(self) -> Iterator[dict[str, str]]:
+        """Yield the varied options of every point; the last one changes fastest."""
+        count = 1
+        for values in self.vary.values():
+            count *= len(values)
+        if count > MOST_POINTS:
+            raise UsageError(f"the grid has {count:,} points; at most {MOST_POINTS:,} are allowed")
+        for combination in itertools.product(*self.vary.values()):
+            yield dict(zip(self.vary, combination, strict=True))
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the grid as the mapping of a grid file."""
+        return {
+            "format": FORMAT,
+            "version": VERSION,
+            "base": dict(self.base),
+            "vary": {name: list(values) for name, values in self.vary.items()},
+        }
+
+
+def sort_values(values: Sequence[str]) -> list[str]:
+    """Return values without repetition: numbers first, ascending, then names as they sort."""
+    numbers = {Decimal(text): text for text in values if _PLAIN_NUMBER.fullmatch(text)}
+    names = {text for text in values if not _PLAIN_NUMBER.fullmatch(text)}
+    return [numbers[value] for value in sorted(numbers)] + sorted(names)
+
+
+def parse_vary(text: str) -> tuple[str, tuple[str, ...]]:
+    """Read `NAME=VALUES`; raise UsageError when it is neither."""
+    name, equals, values = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"--vary {printable(text, 60)}: write NAME=VALUES")
+    return option_name(name), expand(values)
+
+
+def option_name(text: str) -> str:
+    """Return the name of an option as grids spell it: `--fetch-ratio` is `fetch_ratio`."""
+    return text.strip().lstrip("-").replace("-", "_")
+
+
+def expand(text: str) -> tuple[str, ...]:
+    """Return the values of a list with ranges; raise UsageError for a range without end."""
+    values: list[str] = []
+    for item in text.split(","):
+        item_text = item.strip()
+        if not item_text:
+            raise UsageError(f"{printable(text, 60)!r}: a value is empty")
+        match = _RANGE.fullmatch(item_text)
+        values += _range(item_text, *match.groups()) if match else [item_text]
+    return tuple(values)
+
+
+def _range(text: str, low: str, high: str, kind: str | None, step: str | None) -> list[str]:
+    first, last = Decimal(low), Decimal(high)
+    by = Decimal(step or 1)
+    if first > last or (kind == "x" and (by <= 1 or first == 0)) or by == 0:
+        raise UsageError(
+            f"range {text!r} never ends or holds nothing; write LOW..HIGHxFACTOR with a factor "
+            "above 1, or LOW..HIGH+STEP"
+        )
+    values: list[str] = []
+    while first <= last:
+        if len(values) >= MOST_VALUES:
+            raise UsageError(f"range {text!r} has more than {MOST_VALUES:,} values")
+        values.append(format(first.normalize(), "f"))
+        first = first * by if kind == "x" else first + by
+    return values
+
+
+def read_grid(path: str) -> Grid:
+    """Read a grid file; raise InputError with every mistake and its line."""
+    document = load_yaml(path)
+    fields = Fields.of(document)
+    fields.text("format", FORMAT, choices=(FORMAT,))
+    fields.integer("version", VERSION, low=VERSION, high=VERSION)
+    base = _texts(fields, document, "base")
+    vary = _texts(fields, document, "vary")
+    fields.finish()
+    if any(len(values) != 1 for values in base.values()):
+        raise InputError(
+            "takes one value each", file=document.file, field="base", fix="move lists to 'vary'"
+        )
+    return Grid({name: values[0] for name, values in base.items()}, vary)
+
+
+def _texts(fields: Fields, document: Document, key: str) -> dict[str, tuple[str, ...]]:
+    """Return the options of one section, each with its values as texts."""
+    if not fields.has(key):
+        return {}
+    child = fields.child(key)
+    names = child.keys()
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        value = document.value[key][name]
+        items = value if isinstance(value, list) else [value]
+        if not items or any(isinstance(i, bool | list | dict) or i is None for i in items):
+            child.mistake(name, "is no value or list of values", "write 0.05 or [a, b]", None)
+            continue
+        try:
+            texts = [_one(item, key) for item in items]
+        except UsageError as error:
+            child.mistake(name, str(error), None, None)
+            continue
+        found[option_name(name)] = tuple(text for each in texts for text in each)
+    return found
+
+
+def _one(item: float | str, section: str) -> tuple[str, ...]:
+    if isinstance(item, str):
+        return expand(item) if section == "vary" else (item,)
+    return (format(Decimal(repr(item)).normalize(), "f"),)

@@ -1,0 +1,44 @@
+"""Load the inputs of many scenarios, each input once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from oasis_sim.engine.scenario import Scenario
+from oasis_sim.engine.spec import LoadSpec, ScenarioSpec
+from oasis_sim.workload import Workload
+
+_SMALLEST_LOAD = LoadSpec(requests=1, context_tokens=1, output_tokens=1)
+
+_Machine = tuple[str, str, str, bool, tuple[str, ...]]
+
+
+@dataclass
+class Inputs:
+    """Keep what was loaded; a file that changes meanwhile is not read again."""
+
+    _scenarios: dict[_Machine, Scenario] = field(default_factory=dict)
+    _workloads: dict[tuple[LoadSpec, int], Workload] = field(default_factory=dict)
+
+    def scenario(self, spec: ScenarioSpec) -> Scenario:
+        """Return what `spec.scenario()` returns, from what is loaded already where possible."""
+        machine = (spec.profile, spec.engine, spec.model, spec.scheme.selects, spec.traces)
+        if machine not in self._scenarios:
+            self._scenarios[machine] = replace(spec, load=_SMALLEST_LOAD).scenario()
+        return replace(
+            self._scenarios[machine],
+            scheme=spec.scheme,
+            workload=self._workload(spec),
+            concurrency=spec.concurrency,
+            drafter=spec.drafter,
+            tp=spec.tp,
+            host_bytes=spec.host_bytes,
+            seed=spec.seed,
+            max_steps=spec.max_steps,
+        )
+
+    def _workload(self, spec: ScenarioSpec) -> Workload:
+        key = (spec.load, spec.seed)
+        if key not in self._workloads:
+            self._workloads[key] = spec.load.workload(spec.seed)
+        return self._workloads[key]
