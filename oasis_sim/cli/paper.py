@@ -15,14 +15,15 @@ from oasis_sim.cli.terminal import note, progress_bar
 if TYPE_CHECKING:
     from oasis_sim.engine.scenario import Scenario
     from oasis_sim.paper.comparison import Comparison
+    from oasis_sim.paper.reproduce import Inputs
     from oasis_sim.trace import AttentionTrace
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 HELP = {"help_option_names": ["-h", "--help"]}
-NAMES = ("fig2", "table2", "fig11")
+NAMES = ("fig1", "fig2", "fig4", "fig6", "table2", "fig11", "fig13")
 ALL = "all"
-WITH_CONTEXT = ("fig11", ALL)
+WITH_CONTEXT = ("fig1", "fig11", ALL)
 DEFAULT_SCHEMES = ("dense", "oasis")
 
 
@@ -71,7 +72,11 @@ def model_options(command: Command) -> Command:
 
 @click.command(context_settings=HELP)
 @click.argument("name", metavar="NAME", type=click.Choice((*NAMES, ALL)))
-@click.option("--context", type=TOKENS, help="Prompt tokens of figure 11.  [default: 16384]")
+@click.option(
+    "--context",
+    type=TOKENS,
+    help="Tokens of context of figures 1 and 11.  [default: 32768 and 16384]",
+)
 @profile_option
 @engine_option
 @click.option(
@@ -86,15 +91,18 @@ def model_options(command: Command) -> Command:
 def paper(name: str, context: int | None, output_format: str, quiet: bool, **inputs: Any) -> None:
     """Reproduce a published table or figure: published beside simulated, with errors.
 
-    NAME is fig2 (retrieval share), table2 (fetch ratios), fig11 (concurrency), or all.
+    NAME is fig1 (intensities of models), fig2 (retrieval share), fig4 and fig6 (prediction by
+    layer), table2 (fetch ratios), fig11 (concurrency), fig13 (budgets), or all.
     """
     from oasis_sim.paper.present import write_comparisons
+    from oasis_sim.paper.reproduce import Inputs
     from oasis_sim.report.directory import json_text
 
     if context is not None and name not in WITH_CONTEXT:
-        raise click.UsageError(f"--context applies to fig11, not to {name}")
+        raise click.UsageError(f"--context applies to fig1 and fig11, not to {name}")
     names = NAMES if name == ALL else (name,)
-    found = [reproduce(each, inputs, context, quiet) for each in names]
+    wanted = Inputs(inputs["profile"], inputs["engine"], inputs["trace"], context)
+    found = [reproduced(each, wanted, quiet) for each in names]
     if output_format == "json":
         documents = [comparison.to_json() for comparison in found]
         sys.stdout.write(json_text(documents if name == ALL else documents[0]))
@@ -106,23 +114,13 @@ def paper(name: str, context: int | None, output_format: str, quiet: bool, **inp
                 note(f"{comparison.name}: {text}", quiet)
 
 
-def reproduce(name: str, inputs: Mapping[str, Any], context: int | None, quiet: bool) -> Comparison:
+def reproduced(name: str, inputs: Inputs, quiet: bool) -> Comparison:
     """Simulate one table or figure beside its published numbers."""
-    from oasis_sim.hardware import load_profile
-    from oasis_sim.paper import fig2, fig11, table2
-    from oasis_sim.paper.published import load_published
-    from oasis_sim.paper.setup import Setup, no_progress
+    from oasis_sim.paper.reproduce import reproduce
+    from oasis_sim.paper.setup import no_progress
 
-    profile, published = load_profile(inputs["profile"]), load_published()
-    if name == fig2.NAME:
-        return fig2.compare(profile, published)
-    profile.engine(inputs["engine"])
-    setup = Setup(profile, inputs["engine"], load_traces(inputs["trace"]))
     with progress_bar(name, quiet) as bar:
-        progress = bar or no_progress
-        if name == table2.NAME:
-            return table2.compare(setup, published, progress)
-        return fig11.compare(setup, published, progress, context or fig11.CONTEXT_TOKENS)
+        return reproduce(name, inputs, bar or no_progress)
 
 
 def load_traces(names: Sequence[str]) -> tuple[AttentionTrace, ...]:

@@ -13,7 +13,7 @@ from oasis_sim.paper.published import KeyValue, Published
 class Row:
     """Hold one number: its key columns, metric and unit, published (None: not) and simulated.
 
-    `extra` are further numbers of the row, by name with their unit.
+    `extra` are further numbers of the row, by name with their unit; all rows have the same ones.
     """
 
     keys: Mapping[str, KeyValue]
@@ -21,7 +21,7 @@ class Row:
     unit: str
     published: float | None
     simulated: float | None
-    extra: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, float | None] = field(default_factory=dict)
 
     @property
     def error_pct(self) -> float | None:
@@ -73,9 +73,17 @@ def beside(
     keys: Mapping[str, KeyValue],
     units: Mapping[str, str],
     simulated: Mapping[str, float | None],
+    extra: Mapping[str, float | None] | None = None,
 ) -> list[Row]:
     """Return one row per metric of `units`, in its order, at these key columns."""
     return [
-        Row(keys, metric, unit, published.value(table, keys, metric), simulated.get(metric))
+        Row(
+            keys,
+            metric,
+            unit,
+            published.value(table, keys, metric),
+            simulated.get(metric),
+            extra or {},
+        )
         for metric, unit in units.items()
     ]

@@ -12,9 +12,18 @@ from oasis_sim.report.numbers import number
 from oasis_sim.report.table import print_rows
 from oasis_sim.text import one_line
 
-KEY_COLUMNS = ("fetch_ratio", "attended_tokens", "batch", "context_tokens", "concurrency")
+KEY_COLUMNS = (
+    "fetch_ratio",
+    "attended_tokens",
+    "batch",
+    "budget_blocks",
+    "context_tokens",
+    "concurrency",
+    "layer",
+)
 HEADINGS = {
     "attended_tokens": "attended",
+    "budget_blocks": "budget",
     "context_tokens": "context",
     "simulated_exact": "exact",
     "error_pct": "error",
