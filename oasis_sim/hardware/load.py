@@ -55,8 +55,11 @@ def read_profile(path: Path) -> HardwareProfile:
                 engines[engine] = read_engine(engine, fields)
     top.finish()
     for engine, (other, source) in likes.items():
-        costs = _own_engine(other, engine, path)
-        engines[engine] = replace(costs, source=f"{source} [{other}: {costs.source}]")
+        costs, link = _own_engine(other, engine, path)
+        engines[engine] = replace(
+            _on_link(costs, pcie.usable_bytes_per_s / link.usable_bytes_per_s),
+            source=f"{source} [{other}: {costs.source}]",
+        )
     return HardwareProfile(
         name=name,
         origin=origin,
@@ -70,9 +73,10 @@ def read_profile(path: Path) -> HardwareProfile:
     )
 
 
-def _own_engine(profile: str, engine: str, asking: Path) -> EngineCosts:
-    """Read the engine that another profile defines itself (no chains of `like`)."""
+def _own_engine(profile: str, engine: str, asking: Path) -> tuple[EngineCosts, Link]:
+    """Read the engine that another profile defines itself (no chains of `like`), and its link."""
     top = Fields.of(load_yaml(find_input(profile, "profile")))
+    link = _read_link(top.child("pcie"), "pcie", {})
     if top.has("engines"):
         section = top.child("engines")
         if section.has(engine):
@@ -80,13 +84,29 @@ def _own_engine(profile: str, engine: str, asking: Path) -> EngineCosts:
             if not fields.has("like"):
                 costs = read_engine(engine, fields)
                 fields.finish()
-                return costs
+                return costs, link
     raise InputError(
         f"profile {printable(profile, 60)!r} defines no such engine itself",
         file=asking,
         field=f"engines.{engine}.like",
         fix="name a profile that does",
     )
+
+
+def _on_link(costs: EngineCosts, factor: float) -> EngineCosts:
+    """Return costs whose transports take the same share of a link that is `factor` as fast."""
+    if factor == 1:
+        return costs
+    moved = {
+        name: replace(
+            transport,
+            bytes_per_s=replace(
+                transport.bytes_per_s, y=tuple(rate * factor for rate in transport.bytes_per_s.y)
+            ),
+        )
+        for name, transport in costs.transports.items()
+    }
+    return replace(costs, transports=moved)
 
 
 def _sourced(
