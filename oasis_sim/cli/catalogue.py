@@ -6,12 +6,16 @@ import dataclasses
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from oasis_sim.cli.options import format_option
 from oasis_sim.units import format_bandwidth, format_bytes, format_flops
+
+if TYPE_CHECKING:
+    from oasis_sim.scheme import Scheme
+    from oasis_sim.scheme.explain import Explanation
 
 Entry = Mapping[str, Any]
 
@@ -81,17 +85,41 @@ def schemes(context: click.Context, output_format: str) -> None:
 @click.argument("name")
 @format_option
 def show_scheme(name: str, output_format: str) -> None:
-    """Show a scheme, built in or a file."""
+    """Show a scheme, built in or a file: what is resident, what moves when, what waits."""
     from oasis_sim.scheme import load_scheme
+    from oasis_sim.scheme.explain import explain
 
     scheme = load_scheme(name)
+    explanation = explain(scheme)
     derived = {
         "chosen_blocks": scheme.chosen_blocks,
         "pool_blocks": scheme.pool_blocks,
         "admission_cap": scheme.admission_cap,
         "attended_tokens_max": scheme.attended_tokens_max,
     }
-    print_entry({**plain_value(scheme), **derived}, output_format)
+    entry = {**plain_value(scheme), **derived}
+    if output_format == "json":
+        entry["explanation"] = plain_value(explanation)
+    elif output_format == "table":
+        print_explanation(scheme, explanation)
+    print_entry(entry, output_format)
+
+
+def print_explanation(scheme: Scheme, explanation: Explanation) -> None:
+    """Print a scheme in words, then its pipeline."""
+    from oasis_sim.text import one_line
+
+    lines = [one_line(scheme.title or scheme.name), one_line(scheme.description), ""]
+    sections = {
+        "in HBM, per request": explanation.resident,
+        "moves": explanation.moves,
+        "waits": explanation.waits,
+    }
+    for title, texts in sections.items():
+        lines += [title, *(f"  - {text}" for text in texts), ""]
+    lines += ["time runs to the right; dots are time in which compute waits", ""]
+    lines += [*(f"  {line}" for line in explanation.picture), "", ""]
+    sys.stdout.write("\n".join(lines))
 
 
 def profile_entry(name: str) -> Entry:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oasis_sim.cli.options import (
-    SCHEME_PARTS,
     output_options,
     scenario_options_but_scheme,
     spec_from,
@@ -20,6 +19,8 @@ from oasis_sim.errors import UsageError
 
 if TYPE_CHECKING:
     from oasis_sim.report.side_by_side import Case
+
+FETCHING = ("fetch_ratio", "cap_blocks", "pool", "predictor")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -75,13 +76,13 @@ def simulated(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 def for_scheme(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return options for one of several schemes.
 
-    Where all KV stays in HBM nothing is selected: options of the working set are for the others.
+    Where all KV stays in HBM nothing is fetched: options of fetching are for the others.
     """
     from oasis_sim.scheme import load_scheme
 
     found = {**values, "scheme": name}
     if not load_scheme(name).offload:
-        found |= dict.fromkeys((*SCHEME_PARTS, "predictor"))
+        found |= dict.fromkeys(FETCHING)
     return found
 
 

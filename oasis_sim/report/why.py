@@ -41,7 +41,9 @@ def _time_limit(summary: Summary) -> tuple[str | None, str]:
     if bound == "transfer":
         text += f" ({_transfer_reason(summary)})"
     else:
-        largest = max(stages, key=lambda name: stages[name])
+        # Prefill beside decode is a limit of its own, not a stage of the compute bound.
+        named = [name for name in CRITICAL if (name == "prefill") == (bound == "prefill")]
+        largest = max(named, key=lambda name: stages[name])
         text += f" (longest stage: {largest}, {number(stages[largest])} ms per step)"
     return bound, text
 
@@ -49,6 +51,8 @@ def _time_limit(summary: Summary) -> tuple[str | None, str]:
 def _transfer_reason(summary: Summary) -> str:
     link = summary["links"]["pcie_h2d"]
     waited = f"compute waits {number(summary['stages_ms_per_step']['transfer_wait'])} ms per step"
+    if not summary["scenario"]["offload"]:
+        return f"scan and selection are on the critical path: {waited}"
     if summary["scenario"]["lookahead"] == "none":
         return f"blocks are fetched on demand, on the critical path: {waited}"
     return (
@@ -146,17 +150,21 @@ def _traffic(first: Summary, other: Summary) -> str:
 
 def _quality(first: Summary, other: Summary) -> str:
     """Compare proxies; a run that attends all KV has none and loses none."""
-    masses = [
-        1.0 if not each["scenario"]["offload"] else each["quality"]["attention_mass"]["mean"]
-        for each in (other, first)
-    ]
-    agreement = [
-        1.0 if not each["scenario"]["offload"] else each["quality"]["topk_agreement"]
-        for each in (other, first)
-    ]
+    masses = [_proxy(each, each["quality"]["attention_mass"]["mean"]) for each in (other, first)]
+    agreement = [_proxy(each, each["quality"]["topk_agreement"]) for each in (other, first)]
     parts = [
         f"{name} {percent(values[0])} against {percent(values[1])}"
         for name, values in (("attention mass", masses), ("top-K agreement", agreement))
-        if None not in values and abs(values[0] - values[1]) > LEAST_SHARE / 10
+        if _apart(*values)
     ]
     return f"proxies of quality: {', '.join(parts)} (all KV is 100 %)" if parts else ""
+
+
+def _apart(one: float | None, other: float | None) -> bool:
+    """Say whether two shares are known and differ by more than rounding."""
+    return one is not None and other is not None and abs(one - other) > LEAST_SHARE / 10
+
+
+def _proxy(summary: Summary, value: float | None) -> float | None:
+    """Return a proxy; a run that attends all KV without measuring it misses nothing."""
+    return 1.0 if value is None and not summary["scenario"]["offload"] else value

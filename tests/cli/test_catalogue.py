@@ -72,3 +72,15 @@ def test_an_unknown_name_is_bad_input(noun: str, capsys: pytest.CaptureFixture[s
     assert shown.out == ""
     assert NOUNS[noun] in shown.err
     assert len(shown.err.splitlines()) == 1
+
+
+def test_a_scheme_is_shown_with_its_pipeline(capsys: pytest.CaptureFixture[str]) -> None:
+    """Words and picture come before the parts; JSON holds them as lists."""
+    table = answer(capsys, "schemes", "show", "on-demand")
+    assert table.startswith("On-demand retrieval\n")
+    assert "attention waits for scan, selection and transfer of its own layer" in table
+    assert "  compute   [QKV]..." in table
+    assert table.index("compute") < table.index("budget_tokens")
+    explanation = as_json(capsys, "schemes", "show", "on-demand")["explanation"]
+    assert set(explanation) == {"resident", "moves", "waits", "picture"}
+    assert any(line.startswith("compute") for line in explanation["picture"])
