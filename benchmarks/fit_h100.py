@@ -211,7 +211,11 @@ class Case:
 
 CASES = (
     *(Case(ratio) for ratio in table2.RATIOS),
-    *(Case(point=point) for point in fig11.points(fig11.CONTEXT_TOKENS)),
+    *(
+        Case(point=point)
+        for point in fig11.points(fig11.CONTEXT_TOKENS)
+        if point.system not in fig11.OWN_ENGINES
+    ),
 )
 GROUPS = tuple(dict.fromkeys(case.group for case in CASES))
 
@@ -278,7 +282,7 @@ def published_walks(share: GpuShare, ratio: float) -> Walks:
     blocks = load_published().value("table2", {"fetch_ratio": ratio}, metric) or 0.0
     whole = np.floor(np.arange(TABLE_PERIOD + 1) * blocks * share.kv_heads)
     moved = np.repeat(np.diff(whole).astype(np.int64)[:, None], share.model.layers, axis=1)
-    tables = WalkTables(moved, moved, np.ones((TABLE_PERIOD, 2)))
+    tables = WalkTables(moved, moved, np.ones((TABLE_PERIOD, 3)), moved.sum(axis=1)[None, :])
     quality = Quality(None, None, None, None, None, "none: published volumes")
     return Walks(tables, (0,), (TABLE_PERIOD,), (), quality, 0)
 

@@ -28,7 +28,7 @@ def roofline_bounds(
     sparse_tokens = steps.sparse_rows.astype(np.float64) * scheme.chosen_blocks
     tokens = sparse_tokens * scheme.block_tokens + dense_context
     read = float(weights[inverse].sum()) + float(tokens.sum()) * share.kv_bytes_token
-    if scheme.compressed_keys and scheme.offload:
+    if scheme.compressed_keys:
         sparse_context = (steps.context_tokens - dense_context).astype(np.float64)
         blocks = sparse_context / scheme.block_tokens - steps.sparse_rows
         read += float(blocks.sum()) * cost.scan_bytes_per_block() * layers

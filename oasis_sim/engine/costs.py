@@ -79,13 +79,29 @@ class GpuShare:
         self.weight_bytes = -(-model.weight_bytes // tp)
 
     def unit_bytes(self, scheme: Scheme) -> int:
-        """Return the bytes of one transferred unit: K and V of a block (or token) of one head."""
-        tokens = scheme.block_tokens if scheme.unit == "block" else 1
-        return 2 * self.model.head_dim * self.model.bytes_per_kv * tokens
+        """Return the bytes of one copy over the host link: a unit of one head of one layer."""
+        return self._host_bytes_head(scheme) * (scheme.fetch_unit_tokens or scheme.block_tokens)
 
     def block_bytes(self, scheme: Scheme) -> int:
-        """Return the bytes of K and V of one block of one KV head of one layer."""
-        return 2 * self.model.head_dim * self.model.bytes_per_kv * scheme.block_tokens
+        """Return the bytes over the host link for one block of one KV head of one layer."""
+        return self._host_bytes_head(scheme) * scheme.block_tokens
+
+    def host_bytes_token(self, scheme: Scheme) -> int:
+        """Return the bytes of one token in host memory, all layers and KV heads of the GPU."""
+        if not scheme.offload:
+            return 0
+        return self._host_bytes_head(scheme) * self.kv_heads * self.model.layers
+
+    def _host_bytes_head(self, scheme: Scheme) -> int:
+        """Return the bytes of one token of one head in host memory: K and V, or V alone."""
+        element = scheme.host_bytes_per_element or self.model.bytes_per_kv
+        return (1 if scheme.key_rank else 2) * self.model.head_dim * element
+
+    def key_factor_bytes_layer(self, scheme: Scheme) -> tuple[int, int]:
+        """Return bytes per layer of the low-rank factors of keys: per token, and per request."""
+        width = self.kv_heads * self.model.head_dim
+        size = scheme.key_rank * self.model.bytes_per_kv
+        return size, size * width
 
 
 class CostModel:
@@ -143,8 +159,9 @@ class CostModel:
         return PS_PER_S / (self.profile.gpu.hbm_bytes_per_s * efficiency)
 
     def scan_bytes_per_block(self) -> int:
-        """Return the bytes of min and max keys of one block, all KV heads of the GPU."""
-        return 2 * self.share.model.head_dim * BYTES_PER_ELEMENT * self.share.kv_heads
+        """Return the bytes of the index of keys of one block, all KV heads of the GPU."""
+        keys = self.share.model.head_dim * self.share.kv_heads * self.scheme.block_tokens
+        return round(keys * BYTES_PER_ELEMENT * self.scheme.index_share)
 
     def transfer_ps_per_byte(self) -> float:
         """Return picoseconds per byte of this scheme's units over the host link."""
@@ -174,7 +191,8 @@ class CostModel:
         )
         weights = self.share.qkv.bytes_read(tokens) + self.share.output_ffn.bytes_read(tokens)
         streamed = model.layers * weights / gpu.hbm_bytes_per_s
-        return round(max(compute, streamed) * PS_PER_S)
+        beside = model.layers * tokens * self.costs.prefill.token_layer_ps
+        return round(max(compute, streamed) * PS_PER_S + beside)
 
     def launch_layer_ps(self) -> int:
         """Return the launch gaps of one layer's foreground kernels."""

@@ -7,6 +7,7 @@ and count the partly filled block in full, so that the pool is never overestimat
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from oasis_sim.engine.costs import CostModel
@@ -21,6 +22,8 @@ class Footprint:
 
     dense = dense_token (context + block) + draft_token context
     sparse = sparse_fixed + (compressed_token + draft_token) context
+    sparse_fixed: working set, and room for generated KV where a scheme sets it aside; with all KV
+    in HBM a sparse request holds its whole KV (in compressed_token) beside the index of keys.
     host = host_token context (offloading schemes only)
     """
 
@@ -47,15 +50,26 @@ class Footprint:
 def footprint(cost: CostModel) -> Footprint:
     """Return the footprint of a request under the cost model's scheme and GPU share."""
     share, scheme = cost.share, cost.scheme
-    resident = (scheme.pool_blocks + scheme.reserved_blocks) * scheme.block_tokens
-    per_block = cost.scan_bytes_per_block() * share.model.layers
+    layers = share.model.layers
+    per_block = cost.scan_bytes_per_block() * layers if scheme.compressed_keys else 0
+    per_token, per_request = share.key_factor_bytes_layer(scheme)
+    index_token = -(-per_block // scheme.block_tokens) + per_token * layers
+    fixed = per_request * layers
+    if scheme.offload:
+        resident = (scheme.pool_blocks + scheme.reserved_blocks) * scheme.block_tokens
+        fixed += (resident + scheme.generation_buffer_tokens) * share.kv_bytes_token
+    else:
+        index_token += share.kv_bytes_token
+        fixed += scheme.block_tokens * share.kv_bytes_token
+    host_share = share.host_bytes_token(scheme) / share.kv_bytes_token
     return Footprint(
         block_tokens=scheme.block_tokens,
         dense_token=share.kv_bytes_token,
         draft_token=-(-scheme.draft_kv_bytes_per_token // share.tp) if scheme.offload else 0,
-        compressed_token=-(-per_block // scheme.block_tokens) if scheme.compressed_keys else 0,
-        sparse_fixed=resident * share.kv_bytes_token,
-        host_token=-(-share.model.kv_bytes_per_token // share.tp) if scheme.offload else 0,
+        compressed_token=index_token,
+        sparse_fixed=fixed,
+        # Heads that several GPUs hold are in the host once.
+        host_token=math.ceil(share.model.kv_bytes_per_token * host_share / share.tp),
     )
 
 
@@ -89,7 +103,7 @@ def plan_memory(cost: CostModel, context: int, host_bytes: int | None = None) ->
         kv_pool_bytes=pool,
         host_capacity_bytes=profile.host.kv_bytes if host_bytes is None else host_bytes,
         dense_request_bytes=dense,
-        sparse_request_bytes=sizes.sparse_bytes(context) if cost.scheme.offload else dense,
+        sparse_request_bytes=sizes.sparse_bytes(context) if cost.scheme.selects else dense,
         host_request_bytes=sizes.host_bytes(context),
     )
 

@@ -18,17 +18,20 @@ from oasis_sim.engine.schedule import Schedule
 from oasis_sim.engine.walks import Walks, residency_rule
 from oasis_sim.engine.window import WindowStep
 from oasis_sim.residency.walk import WalkMoves, walk_moves
+from oasis_sim.scheme import Scheme
 
 
 def build_schedule(
     scenario: Scenario, walks: Walks, window: Sequence[WindowStep]
 ) -> Schedule | None:
-    """Return the schedule of the window's first steps, or None when none was asked for.
+    """Return the schedule of the window's first steps; None without one, or if it has no form.
 
     The blocks come from the trace, in the trace's own context: a block of the trace stands for
     the block of the same number of the request. All KV heads of the model are listed.
     """
     steps = window[: scenario.schedule_steps]
+    if not can_replay(scenario.scheme):
+        return None
     if not steps or max(len(step.request) for step in steps) == 0:
         return None
     width = max(len(step.request) for step in steps)
@@ -54,6 +57,16 @@ def build_schedule(
         sim_stage_ps=times[:, [STAGE_COLUMNS[name] for name in STAGES]],
         **moves,
     )
+
+
+def can_replay(scheme: Scheme) -> bool:
+    """Say whether a schedule can hold the moves: whole blocks, K and V, one list per step."""
+    if not scheme.offload:
+        return not scheme.selects
+    whole = scheme.fetch_unit_tokens in {0, scheme.block_tokens}
+    plain = whole and scheme.key_rank == 0 and scheme.host_bytes_per_element == 0
+    listed = scheme.reuse and not scheme.adaptive_cap and scheme.correction_share == 0
+    return plain and listed and scheme.lookahead != "one_layer"
 
 
 def _meta(scenario: Scenario, host_blocks: int) -> dict[str, Any]:

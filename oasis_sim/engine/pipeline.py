@@ -77,6 +77,8 @@ class StepTimes(NamedTuple):
     `rates` int64[3, 3]: fixed-point progress of linear layers, attention and prediction while
     transfer, prediction or selection is busy.
     `on_demand` puts prediction, selection and transfer of a layer between its QKV and attention.
+    With `next_layer` a layer's transfer is for the layer after it, in the same step. `correction`
+    is the fixed-point share of a layer's transfer that its own attention waits for.
     With `join` a step ends when all its streams have (one CUDA graph per step); without, its
     transfers may reach into the next step.
     """
@@ -95,6 +97,8 @@ class StepTimes(NamedTuple):
     on_demand: bool
     rates: Int64
     join: bool
+    next_layer: bool = False
+    correction: int = 0
 
 
 def new_state(layers: int, start_ps: int = 0) -> PipelineState:
@@ -169,10 +173,12 @@ def _finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> 
 
 @compiled
 def _run_layer(
-    state: PipelineState, times: StepTimes, layer: int, move: int, now: int, mark: Int64
+    state: PipelineState, times: StepTimes, layer: int, transfer: Int64, now: int, mark: Int64
 ) -> int:
     """Run one layer from `now`; fill `mark` int64[12] and return the end of its foreground."""
     scalars, transfer_end, ring, cursor = state
+    to = (layer + 1) % transfer.shape[0] if times.next_layer else layer
+    move = transfer[to]
     _forget(ring, cursor, now)
     mark[0] = now
     mark[1] = _finish(now, times.qkv, times.rates[LINEAR], ring, cursor)
@@ -187,16 +193,24 @@ def _run_layer(
     else:
         _push(ring, cursor, PREDICTION, mark[6], mark[7])
         _push(ring, cursor, SELECTION, mark[8], mark[9])
+    if times.correction > 0:
+        part = (move * times.correction) >> RATE_BITS
+        move -= part
+        mark[10] += part
+        scalars[TRANSFER_FREE] = mark[10]
+        ready = max(ready, mark[10])
+    if times.next_layer:
+        _push(ring, cursor, TRANSFER, mark[10], mark[10] + move)
     mark[2] = max(mark[1], ready)
     mark[3] = _finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor)
-    if move > 0 and not times.on_demand:
+    if move > 0 and not times.on_demand and not times.next_layer:
         # A gather may overwrite a slot only after this step's attention has read it.
         mark[10] = max(mark[10], mark[3])
         _push(ring, cursor, TRANSFER, mark[10], mark[10] + move)
     mark[11] = mark[10] + move
     if move > 0:
         scalars[TRANSFER_FREE] = mark[11]
-    transfer_end[layer] = mark[11]
+    transfer_end[to] = mark[11]
     scalars[PREDICTION_FREE] = mark[7]
     scalars[SELECTION_FREE] = mark[9]
     mark[4] = mark[3]
@@ -229,10 +243,11 @@ def run_step(
     for layer in range(transfer.shape[0]):
         mark = marks[layer]
         now += times.launch_per_layer
-        now = _run_layer(state, times, layer, transfer[layer], now, mark)
+        now = _run_layer(state, times, layer, transfer, now, mark)
         for stage in range(6):
             out[OUT_QKV + LAYER_STAGES[stage]] += mark[2 * stage + 1] - mark[2 * stage]
         out[OUT_WAIT] += mark[2] - mark[1]
+        out[OUT_TRANSFER] += (transfer[layer] * times.correction) >> RATE_BITS
     out[OUT_LAUNCH] = times.launch_per_layer * transfer.shape[0] + times.launch_per_step
     _forget(ring, cursor, now)
     done = _finish(now, times.lm_head, linear, ring, cursor)
@@ -240,7 +255,8 @@ def run_step(
     now = _finish(done, times.draft, linear, ring, cursor)
     out[OUT_DRAFT] = now - done
     if times.join:
-        joined = max(now, transfer_end[transfer.shape[0] - 1])
+        last = 0 if times.next_layer else transfer.shape[0] - 1
+        joined = max(now, transfer_end[last])
         out[OUT_WAIT] += joined - now
         now = joined
     # New KV of the step before must be in host memory before its blocks can be evicted.

@@ -30,7 +30,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         draft=cost.draft_ps(linear_rows, int(rows.context.sum() + rows.dense_context.sum())),
         launch_per_layer=cost.launch_layer_ps() if decode else 0,
         launch_per_step=cost.launch_step_ps(requests),
-        d2h=cost.d2h_ps(sparse * share.kv_bytes_token),
+        d2h=cost.d2h_ps(sparse * share.host_bytes_token(scheme)),
         kv_bytes_layer=share.kv_bytes_layer,
         block_tokens=scheme.block_tokens,
         chosen_tokens=(scheme.chosen_blocks + scheme.sink_blocks + max(scheme.recent_blocks - 1, 0))
@@ -47,6 +47,8 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         transfer_fixed=cost.transport.fixed_ps,
         transfer_ps_per_byte=cost.transfer_ps_per_byte(),
         on_demand=scheme.on_demand,
+        next_layer=scheme.lookahead == "one_layer",
+        correction=round(scheme.correction_share * RATE_ONE),
         rates=_rates(cost, linear_rows),
         join=costs.launch.join_streams,
     )

@@ -19,7 +19,7 @@ class RequestBook:
     def __init__(self, workload: Workload, concurrency: int | None) -> None:
         count = len(workload.arrival_ps)
         self._workload = workload
-        self._concurrency = concurrency
+        self.concurrency = concurrency
         self._in_system = 0
         self.generated_total = 0
         self.expected_total = int(workload.output_tokens.sum())
@@ -42,7 +42,7 @@ class RequestBook:
 
     def at_limit(self) -> bool:
         """Say whether the client has as many requests in the system as it may."""
-        return self._concurrency is not None and self._in_system >= self._concurrency
+        return self.concurrency is not None and self._in_system >= self.concurrency
 
     def arrive(self, index: int, now_ps: int, walks: Walks) -> Job:
         """Let a request in (a client at its limit sends it late) and return its job."""

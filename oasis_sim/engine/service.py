@@ -12,6 +12,8 @@ from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import Pool, footprint
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
+from oasis_sim.errors import RunFailed
+from oasis_sim.units import format_bytes
 
 
 class Service:
@@ -34,6 +36,7 @@ class Service:
         self.running: list[Job] = []
         self.copied: list[Job] = []
         self.prefill_flops = 0.0
+        self._copied_bytes = 0
 
     @property
     def idle(self) -> bool:
@@ -43,9 +46,10 @@ class Service:
     def enter(self, job: Job) -> bool:
         """Queue a request, or refuse one that cannot fit even alone."""
         final = job.prompt + job.output
-        offload = self.cost.scheme.offload
-        dense = self.sizes.dense_bytes(job.prompt if offload else final)
-        peak = max(dense, self.sizes.sparse_bytes(final)) if offload else dense
+        scheme = self.cost.scheme
+        peak = self.sizes.dense_bytes(final)
+        if scheme.selects and final > scheme.attended_tokens_max:
+            peak = max(self._prefill_bytes(job), self.sizes.sparse_bytes(final))
         host = self.sizes.host_bytes(final)
         if peak > self.hbm.capacity_bytes or host > self.host.capacity_bytes:
             self.book.reject(job, peak, self.hbm.capacity_bytes, host, self.host.capacity_bytes)
@@ -54,23 +58,87 @@ class Service:
         return True
 
     def admit(self, now_ps: int) -> None:
-        """Admit in order while prefill has room in the coming step and memory suffices."""
+        """Admit in order while prefill has room in the coming step and memory suffices.
+
+        A static batch is admitted whole, when the one before has ended.
+        """
+        if self.cost.costs.static_batches:
+            self._admit_batch(now_ps)
+            return
         chunk = self.cost.costs.prefill.chunk_tokens
         queued = sum(job.target - job.context for job in self.prefilling)
         while self.waiting and queued < chunk:
             job = self.waiting[0]
-            need = self.sizes.dense_bytes(job.target)
             host = self.sizes.host_bytes(job.prompt + job.output)
-            if need > self.hbm.free_bytes or host > self.host.free_bytes:
+            if self._prefill_bytes(job) > self.hbm.free_bytes or host > self.host.free_bytes:
                 return
-            self.waiting.popleft()
-            job.phase = Phase.PREFILL
-            job.hbm_bytes, job.host_bytes = need, host
-            self.hbm.change(need)
-            self.host.change(host)
-            self.book.admitted(job, now_ps)
-            self.prefilling.append(job)
+            self._start(self.waiting.popleft(), now_ps)
             queued += job.target
+
+    def _admit_batch(self, now_ps: int) -> None:
+        """Admit as many as the client sends at once; without a limit, as many as fit.
+
+        Raises RunFailed, with the arithmetic, when a batch of the asked size does not fit.
+        """
+        if not self.idle or not self.waiting:
+            return
+        limit = self.book.concurrency
+        size = len(self.waiting) if limit is None else min(limit, len(self.waiting))
+        batch = list(self.waiting)[:size]
+        if limit is None:
+            while len(batch) > 1 and not self._batch_fits(batch):
+                batch.pop()
+        elif not self._batch_fits(batch):
+            hbm, host = self._batch_bytes(batch)
+            raise RunFailed(
+                f"a static batch of {size} requests does not fit: it needs "
+                f"{format_bytes(hbm, binary=True)} of HBM where the KV pool has "
+                f"{format_bytes(self.hbm.capacity_bytes, binary=True)}, and "
+                f"{format_bytes(host, binary=True)} of host memory of "
+                f"{format_bytes(self.host.capacity_bytes, binary=True)}; lower the concurrency"
+            )
+        for _ in batch:
+            self._start(self.waiting.popleft(), now_ps)
+
+    def _batch_bytes(self, batch: list[Job]) -> tuple[int, int]:
+        """Return the most HBM and host bytes that a static batch holds at once."""
+        final = [job.prompt + job.output for job in batch]
+        start = sum(self._prefill_bytes(job) for job in batch)
+        scheme = self.cost.scheme
+        end = sum(
+            self.sizes.sparse_bytes(length)
+            if scheme.selects and length > scheme.attended_tokens_max
+            else self.sizes.dense_bytes(length)
+            for length in final
+        )
+        return max(start, end), sum(self.sizes.host_bytes(length) for length in final)
+
+    def _batch_fits(self, batch: list[Job]) -> bool:
+        hbm, host = self._batch_bytes(batch)
+        return hbm <= self.hbm.capacity_bytes and host <= self.host.capacity_bytes
+
+    def _prefill_bytes(self, job: Job) -> int:
+        """Return the HBM bytes that a request takes until its prefill is over."""
+        whole = self.sizes.dense_bytes(job.target)
+        if not self._leaves_in_prefill(job):
+            return whole
+        after = self.sizes.sparse_bytes(job.target)
+        return after if self.cost.scheme.offload_at == "layer" else max(whole, after)
+
+    def _leaves_in_prefill(self, job: Job) -> bool:
+        """Say whether a request's KV has left HBM when it starts to decode."""
+        scheme = self.cost.scheme
+        return scheme.offload_at != "decode" and job.target > scheme.attended_tokens_max
+
+    def _start(self, job: Job, now_ps: int) -> None:
+        """Give a request its memory and begin its prefill."""
+        job.phase = Phase.PREFILL
+        job.hbm_bytes = self._prefill_bytes(job)
+        job.host_bytes = self.sizes.host_bytes(job.prompt + job.output)
+        self.hbm.change(job.hbm_bytes)
+        self.host.change(job.host_bytes)
+        self.book.admitted(job, now_ps)
+        self.prefilling.append(job)
 
     def turn_sparse(self) -> None:
         """Shrink requests whose KV has arrived in host memory to their working set."""
@@ -106,7 +174,7 @@ class Service:
         """Return how many steps, at most `limit`, cannot change the batch by themselves."""
         count = min(limit, *(job.remaining for job in self.running))
         count = min(count, self.hbm.free_bytes // max(self.growth(), 1))
-        if self.cost.scheme.offload:
+        if self.cost.scheme.selects:
             edge = self.cost.scheme.attended_tokens_max
             for job in self.running:
                 if job.phase is Phase.DENSE and not job.offloading:
@@ -143,14 +211,31 @@ class Service:
     def finish_prefill(self, now_ps: int) -> int:
         """Move requests whose prefill is complete to decode; return how many got a token."""
         ready = [job for job in self.prefilling if job.context == job.target]
+        if self.cost.costs.static_batches and len(ready) < len(self.prefilling):
+            return 0
         self.prefilling = [job for job in self.prefilling if job.context < job.target]
         for job in ready:
             job.phase = Phase.DENSE
+            if self._leaves_in_prefill(job):
+                self._leave_hbm(job)
             job.generated += 1
             self.book.first_token(job, now_ps)
             self.running.append(job)
         self.book.generated_total += len(ready)
         return len(ready)
+
+    def _leave_hbm(self, job: Job) -> None:
+        """Keep only the working set of a request whose KV was copied during its prefill."""
+        job.phase = Phase.SPARSE
+        delta = self.sizes.sparse_bytes(job.context) - job.hbm_bytes
+        job.hbm_bytes += delta
+        self.hbm.change(delta)
+        self._copied_bytes += job.context * self.sizes.host_token
+
+    def take_copied_bytes(self) -> int:
+        """Return the bytes copied to the host in prefill since the last call."""
+        copied, self._copied_bytes = self._copied_bytes, 0
+        return copied
 
     def let_go(self, now_ps: int) -> bool:
         """Release finished requests; say whether there were any."""
@@ -164,7 +249,7 @@ class Service:
 
     def over_budget(self) -> list[Job]:
         """Return the dense requests that have outgrown the token budget, marked as offloading."""
-        if not self.cost.scheme.offload:
+        if not self.cost.scheme.selects:
             return []
         edge = self.cost.scheme.attended_tokens_max
         found = [

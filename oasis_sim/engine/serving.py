@@ -143,6 +143,7 @@ class ServingLoop:
         batch = self._batch_record(done, len(sparse), len(dense))
         batch[:, columns.PREFILL_TOKENS] = prefill_tokens
         batch[-1, columns.FIRST_TOKENS] = service.finish_prefill(int(self.state.scalars[NOW]))
+        batch[-1, columns.D2H_BYTES] += service.take_copied_bytes()
         batch[:, columns.HBM_BYTES] = used + growth * np.arange(1, done + 1)
         self.recorder.add(times[:done], quality[:done], batch)
         if self._progress is not None:
@@ -159,7 +160,7 @@ class ServingLoop:
         batch[:, columns.SPARSE] = sparse
         batch[:, columns.DENSE] = dense
         batch[:, columns.HOST_BYTES] = self.service.host.used_bytes
-        batch[:, columns.D2H_BYTES] = sparse * self.cost.share.kv_bytes_token
+        batch[:, columns.D2H_BYTES] = sparse * self.cost.share.host_bytes_token(self.cost.scheme)
         batch[0, columns.D2H_BYTES] += self._offloaded_bytes
         self._offloaded_bytes = 0
         return batch
@@ -170,7 +171,10 @@ class ServingLoop:
             self._slot.succeed()
             self._slot = None
         for job in self.service.over_budget():
-            self.env.process(self._offload(job))
+            if self.cost.scheme.offload:
+                self.env.process(self._offload(job))
+            else:
+                self.service.copied.append(job)
 
     def _offload(self, job: Job) -> Generator[simpy.Event, Any, None]:
         """Copy a request's KV to the host; it turns sparse at the next step's start."""

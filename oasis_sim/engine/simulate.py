@@ -9,7 +9,7 @@ from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import plan_memory
 from oasis_sim.engine.moves import build_schedule
 from oasis_sim.engine.requests import RequestBook
-from oasis_sim.engine.result import RunResult, StepLog
+from oasis_sim.engine.result import Quality, RunResult, StepLog
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.serving import Progress, ServingLoop
 from oasis_sim.engine.walks import Walks, build_walks
@@ -46,11 +46,11 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         scenario=scenario,
         steps=steps,
         requests=book.log(),
-        slices=slices(window.steps, cost.share.kv_bytes_token, cost.d2h_ps),
+        slices=slices(window.steps, cost.share.host_bytes_token(scenario.scheme), cost.d2h_ps),
         memory=plan,
         itl_ps=gaps,
         itl_count=counts,
-        quality=walks.quality,
+        quality=_quality(scenario, walks, steps),
         bounds=roofline_bounds(
             cost, steps, loop.recorder.dense_context(), loop.service.prefill_flops
         ),
@@ -69,12 +69,26 @@ def _check(scenario: Scenario) -> None:
         raise UsageError(f"tp={tp} and {model.kv_heads} KV heads do not divide each other")
     if len(scenario.workload.arrival_ps) == 0:
         raise UsageError("the workload holds no request")
-    if scenario.scheme.offload and not scenario.traces:
+    if tp > 1 and not scenario.profile.engine(scenario.engine_name).tensor_parallel:
+        raise RunFailed(f"engine {scenario.engine_name} runs on one GPU, not with tp={tp}")
+    if scenario.scheme.selects and not scenario.traces:
         raise UsageError(
             f"scheme {scenario.scheme.name} needs an attention trace (--trace aime.jsonl)"
         )
     if scenario.concurrency is not None and scenario.concurrency < 1:
         raise UsageError("concurrency must be 1 or more")
+
+
+def _quality(scenario: Scenario, walks: Walks, steps: StepLog) -> Quality:
+    """Return the traces' proxies; under an adaptive cap the means over what the steps chose."""
+    if not scenario.scheme.adaptive_cap:
+        return walks.quality
+    weight = steps.sparse_rows / max(int(steps.sparse_rows.sum()), 1)
+    overlap, mass, lost = (
+        None if np.isnan(column[steps.sparse_rows > 0]).any() else float(np.nansum(column * weight))
+        for column in (steps.overlap, steps.mass, steps.lost_mass)
+    )
+    return Quality(overlap, mass, None, lost, None, walks.quality.trace_origin)
 
 
 def _token_gaps(steps: StepLog) -> tuple[np.ndarray, np.ndarray]:

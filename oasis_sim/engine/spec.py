@@ -83,7 +83,7 @@ class ScenarioSpec:
             engine_name=self.engine,
             model=load_model(self.model),
             scheme=self.scheme,
-            traces=tuple(load_trace(name) for name in self.traces) if self.scheme.offload else (),
+            traces=tuple(load_trace(name) for name in self.traces) if self.scheme.selects else (),
             workload=self.load.workload(self.seed),
             concurrency=self.concurrency,
             drafter=self.drafter,

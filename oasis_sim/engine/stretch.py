@@ -47,11 +47,16 @@ class Rows(NamedTuple):
 
 
 class WalkTables(NamedTuple):
-    """Hold blocks per walk step and layer (all KV heads of one GPU), and quality proxies."""
+    """Hold blocks per walk step and layer (all KV heads of one GPU), and quality proxies.
+
+    With a ladder of caps the table holds all walk steps once per cap, the smallest cap first.
+    `rung_blocks` int64[caps, steps] are the blocks that each cap admits, all layers together.
+    """
 
     admitted: Int64
     needed: Int64
     quality: Float64
+    rung_blocks: Int64
 
 
 class StretchCosts(NamedTuple):
@@ -79,6 +84,8 @@ class StretchCosts(NamedTuple):
     transfer_ps_per_byte: float
     on_demand: bool
     rates: Int64
+    next_layer: bool
+    correction: int
     join: bool
 
 
@@ -128,20 +135,45 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
         costs.on_demand,
         costs.rates,
         costs.join,
+        costs.next_layer,
+        costs.correction,
     )
 
 
 @compiled
+def _widest_cap(
+    rows: Rows, tables: WalkTables, costs: StretchCosts, times: StepTimes, layers: int
+) -> int:
+    """Return where the table of the widest cap begins whose transfers hide under the step."""
+    room = times.qkv + times.attention + times.output_ffn + times.launch_per_layer
+    room = room * layers + times.lm_head + times.draft + times.launch_per_step
+    chosen = 0
+    for rung in range(1, tables.rung_blocks.shape[0]):
+        blocks = 0
+        for row in rows.walk:
+            blocks += tables.rung_blocks[rung, row]
+        moved = blocks * costs.block_bytes * costs.transfer_ps_per_byte
+        if moved + costs.transfer_fixed * layers > room:
+            break
+        chosen = rung
+    first: int = chosen * tables.rung_blocks.shape[1]
+    return first
+
+
+@compiled
 def _gather_blocks(
-    rows: Rows, tables: WalkTables, costs: StretchCosts, transfer: Int64, log: Int64
+    rows: Rows, tables: WalkTables, base: int, costs: StretchCosts, transfer: Int64, log: Int64
 ) -> None:
-    """Sum this step's moves over the rows, per layer, and turn them into transfer times."""
+    """Sum this step's moves over the rows, per layer, and turn them into transfer times.
+
+    `base` is where the table of the step's cap begins.
+    """
     for layer in range(transfer.shape[0]):
         transfer[layer] = 0
     for row in rows.walk:
         for layer in range(transfer.shape[0]):
-            transfer[layer] += tables.admitted[row, layer]
-            log[LOG_NEEDED] += tables.needed[row, layer]
+            transfer[layer] += tables.admitted[base + row, layer]
+            log[LOG_NEEDED] += tables.needed[base + row, layer]
     for layer in range(transfer.shape[0]):
         blocks = transfer[layer]
         log[LOG_ADMITTED] += blocks
@@ -184,12 +216,14 @@ def run_stretch(
         log[step, LOG_ADMITTED] = 0
         log[step, LOG_DENSE_CONTEXT] = _sum(rows.dense_context)
         log[step, LOG_CONTEXT] = _sum(rows.context) + log[step, LOG_DENSE_CONTEXT]
-        _gather_blocks(rows, tables, costs, transfer, log[step])
+        times = _step_times(rows, costs)
+        base = _widest_cap(rows, tables, costs, times, transfer.shape[0])
+        _gather_blocks(rows, tables, base, costs, transfer, log[step])
         for column in range(quality.shape[1]):
             quality[step, column] = 0.0
             for row in rows.walk:
-                quality[step, column] += tables.quality[row, column]
-        run_step(state, _step_times(rows, costs), transfer, log[step], marks)
+                quality[step, column] += tables.quality[base + row, column]
+        run_step(state, times, transfer, log[step], marks)
         _advance_rows(rows)
         if state.scalars[NOW] >= limit_ps:
             return step + 1

@@ -7,6 +7,7 @@ starts at a place of its own, so that requests are not in step with each other.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.residency.walk import WalkTable, build_walk
 from oasis_sim.scheme import Scheme
 from oasis_sim.trace import AttentionTrace
+
+# Caps that an adaptive scheme chooses from, in blocks per head, layer and step.
+CAP_LADDER = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 25, 32, 48, 64, 96, 128)
 
 # Fractional part of the golden ratio in 32 bits: multiples of it spread evenly over a cycle.
 GOLDEN_32 = 2_654_435_769
@@ -69,26 +73,49 @@ def build_walks(
     drafter: str | None,
     seed: int,
 ) -> Walks:
-    """Build the tables of all traces; without offload nothing moves and no trace is needed."""
+    """Build the tables of all traces; without a selection no trace is needed."""
     model = share.model
-    if not scheme.offload:
+    if not scheme.selects:
         zero = np.zeros((1, model.layers), dtype=np.int64)
-        tables = WalkTables(zero, zero, np.array([[1.0, 1.0, 0.0]]))
+        tables = WalkTables(zero, zero, np.array([[1.0, 1.0, 0.0]]), zero[:, :1])
         return Walks(tables, (0,), (1,), (), _quality((), ()), seed)
-    rule = residency_rule(scheme)
-    walks = tuple(build_walk(trace, rule, scheme.predictor, drafter, model) for trace in traces)
+    rules = cap_ladder(scheme)
+    rungs = [
+        tuple(build_walk(trace, rule, scheme.predictor, drafter, model) for trace in traces)
+        for rule in rules
+    ]
+    walks = rungs[0]
     length = tuple(walk.period for walk in walks)
     first = tuple(int(n) for n in np.cumsum([0, *length[:-1]]))
     # A GPU fetches for the heads that it holds: a fraction of all heads under tensor parallelism.
     admitted, needed = (
-        np.concatenate([getattr(walk, name) for walk in walks]).astype(np.int64)
+        np.concatenate([getattr(walk, name) for rung in rungs for walk in rung]).astype(np.int64)
         * share.kv_heads
         // model.kv_heads
         for name in ("admitted", "needed")
     )
-    quality = np.concatenate([_columns(walk) for walk in walks])
+    if not scheme.offload:
+        admitted, needed = np.zeros_like(admitted), np.zeros_like(needed)
+    elif not scheme.reuse:
+        admitted = needed = np.full_like(admitted, scheme.chosen_blocks * share.kv_heads)
+    quality = np.concatenate([_columns(walk) for rung in rungs for walk in rung])
     proxies = _quality(walks, traces)
-    return Walks(WalkTables(admitted, needed, quality), first, length, walks, proxies, seed)
+    blocks = admitted.sum(axis=1).reshape(len(rungs), -1)
+    tables = WalkTables(admitted, needed, quality, blocks)
+    return Walks(tables, first, length, walks, proxies, seed)
+
+
+def cap_ladder(scheme: Scheme) -> tuple[ResidencyRule, ...]:
+    """Return the rules that a step may follow: one, or one per cap for an adaptive scheme.
+
+    Each cap's table is a steady state of its own: a step that changes the cap goes on as if that
+    cap had always been in force.
+    """
+    rule = residency_rule(scheme)
+    if not scheme.adaptive_cap:
+        return (rule,)
+    caps = [cap for cap in CAP_LADDER if cap < rule.chosen_blocks]
+    return tuple(dataclasses.replace(rule, cap_blocks=cap) for cap in (*caps, rule.chosen_blocks))
 
 
 def _columns(walk: WalkTable) -> np.ndarray:

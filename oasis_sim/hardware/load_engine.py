@@ -44,6 +44,8 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         reserved_bytes=fields.quantity("reserved", parse_bytes),
         reserved_split_bytes=fields.quantity("reserved_split", parse_bytes, default="0 B"),
         draft_reads_kv=fields.flag("draft_reads_kv", default=False),
+        static_batches=fields.flag("static_batches", default=False),
+        tensor_parallel=fields.flag("tensor_parallel", default=True),
     )
 
 
@@ -99,6 +101,7 @@ def _read_prefill(fields: Fields) -> Prefill:
     return Prefill(
         efficiency=fields.number("efficiency", low=SMALLEST_EFFICIENCY, high=1.0),
         chunk_tokens=fields.integer("chunk_tokens", low=1, high=10_000_000),
+        token_layer_ps=fields.quantity("token_layer", parse_time, default="0 us"),
     )
 
 

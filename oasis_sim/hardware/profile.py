@@ -101,10 +101,15 @@ class Launch:
 
 @dataclass(frozen=True)
 class Prefill:
-    """Rate of dense prefill (share of the GPU's peak FLOP/s) and tokens per chunk."""
+    """Rate of dense prefill (share of the GPU's peak FLOP/s) and tokens per chunk.
+
+    `token_layer_ps` is work per prompt token and layer beside the model itself, such as
+    factorising keys or writing KV to the host.
+    """
 
     efficiency: float
     chunk_tokens: int
+    token_layer_ps: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,8 @@ class EngineCosts:
     else tensor parallelism divides) are not for KV.
     With `draft_reads_kv` the draft's attention over its own KV is priced as dense attention beside
     `draft_layers`; without, those layers include it.
+    With `static_batches` all requests of a batch start together and the next batch starts when
+    the last of them has ended. An engine that is not `tensor_parallel` runs on one GPU.
     """
 
     name: str
@@ -140,6 +147,8 @@ class EngineCosts:
     reserved_bytes: int
     reserved_split_bytes: int = 0
     draft_reads_kv: bool = False
+    static_batches: bool = False
+    tensor_parallel: bool = True
 
     def reserved_per_gpu(self, tp: int) -> int:
         """Return the HBM bytes of one of `tp` GPUs that are neither weights nor KV."""

@@ -15,7 +15,7 @@ from oasis_sim.hardware.profile import (
     Transport,
 )
 
-TRANSPORTS = ("sm_gather", "copy_engine", "naive")
+TRANSPORTS = ("sm_gather", "copy_engine", "naive", "cpu_gather")
 
 
 def roofline_costs(pcie: Link) -> EngineCosts:

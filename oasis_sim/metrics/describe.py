@@ -55,7 +55,7 @@ def _sparse_parts(scheme: Scheme) -> dict[str, Any]:
         "pool_tokens": scheme.pool_blocks * scheme.block_tokens,
     }
     return (
-        parts if scheme.offload else {**dict.fromkeys(parts), "block_tokens": scheme.block_tokens}
+        parts if scheme.selects else {**dict.fromkeys(parts), "block_tokens": scheme.block_tokens}
     )
 
 

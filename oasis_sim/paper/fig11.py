@@ -10,6 +10,7 @@ from oasis_sim.engine import Scenario, simulate
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import plan_memory
 from oasis_sim.engine.result import RequestLog, StepLog
+from oasis_sim.engine.spec import DEFAULT_ENGINE
 from oasis_sim.errors import RunFailed
 from oasis_sim.model import load_model
 from oasis_sim.paper.comparison import Comparison, Row, beside
@@ -23,7 +24,8 @@ from oasis_sim.workload import closed_loop
 NAME = "fig11"
 TITLE = "Figure 11: serving a closed loop, by concurrency"
 MODELS = {"8b": ("qwen3-8b", 1), "235b": ("qwen3-235b-a22b", 8)}
-SYSTEMS = ("oasis", "dense")
+SYSTEMS = ("oasis", "dense", "shadowkv", "infinigen", "freekv")
+OWN_ENGINES = ("shadowkv", "infinigen", "freekv")
 CONCURRENCIES = (8, 16, 32, 64, 128, 256)
 CONTEXT_TOKENS = 16_384
 GPUS_PER_HOST = 8
@@ -32,7 +34,10 @@ UNITS = {"output_tokens_per_s": "tok/s", "running_batch": "requests", "tpot_ms":
 LIVES = 2
 NOTES = (
     f"scenario: closed loop of equal requests with {OUTPUT_TOKENS:,} output tokens each, measured "
-    "over whole request lives while the loop is full; running batch = tok/s x mean TPOT",
+    "over whole request lives while the loop is full; running batch = tok/s x mean TPOT, with "
+    "static batches the requests of one",
+    "shadowkv, infinigen and freekv run in the cost models of their own code bases where the "
+    "profile has them, on one GPU",
     "235b runs on 8 GPUs with tensor parallelism; tok/s are of all of them",
 )
 
@@ -79,31 +84,42 @@ def compare(
     todo = points(context_tokens)
     for done, point in enumerate(todo):
         progress(done, len(todo))
-        simulated: dict[str, float | None] = {}
-        try:
-            result = simulate(scenario(setup, point))
-            simulated = metrics(result.steps, result.requests, point.concurrency)
-        except RunFailed as error:
-            # A context that does not fit is a result: the point stays empty and says why.
-            failures[f"{point.model} {point.system}: {error}"] = None
-        rows += beside(published, NAME, point.keys, UNITS, simulated)
+        found = simulated(setup, point)
+        if isinstance(found, str):
+            # What does not fit is a result: the point stays empty and says why.
+            failures[f"{point.model} {point.system}: {found}"] = None
+            found = {}
+        rows += beside(published, NAME, point.keys, UNITS, found)
     progress(len(todo), len(todo))
     origin = setup.origin_notes(*(load_model(name) for name, _ in MODELS.values()))
     return Comparison(NAME, TITLE, tuple(rows), (*NOTES, *failures, *origin))
+
+
+def simulated(setup: Setup, point: Point) -> dict[str, float | None] | str:
+    """Run one point and return its metrics, or why it cannot run."""
+    try:
+        result = simulate(scenario(setup, point))
+    except RunFailed as error:
+        return str(error)
+    found = metrics(result.steps, result.requests, point.concurrency)
+    if setup.profile.engine(result.scenario.engine_name).static_batches:
+        found["running_batch"] = decoding_rows(result.steps)
+    return found
 
 
 def scenario(setup: Setup, point: Point) -> Scenario:
     """Return the run behind one point: enough requests for a window of two lives or more."""
     name, tp = MODELS[point.model]
     model, scheme = load_model(name), load_scheme(point.system)
-    cost = CostModel(setup.profile, setup.engine, model, scheme, tp)
+    engine = engine_of(setup, point.system)
+    cost = CostModel(setup.profile, engine, model, scheme, tp)
     together = most_together(cost, point)
     return Scenario(
         profile=setup.profile,
-        engine_name=setup.engine,
+        engine_name=engine,
         model=model,
         scheme=scheme,
-        traces=setup.traces if scheme.offload else (),
+        traces=setup.traces if scheme.selects else (),
         workload=closed_loop(
             point.concurrency + LIVES * together, point.context_tokens, OUTPUT_TOKENS
         ),
@@ -113,6 +129,18 @@ def scenario(setup: Setup, point: Point) -> Scenario:
         host_bytes=setup.profile.host.kv_bytes * GPUS_PER_HOST // tp,
         schedule_steps=0,
     )
+
+
+def engine_of(setup: Setup, system: str) -> str:
+    """Return the engine of a system: its own code base beside `vllm`, if the profile knows it."""
+    own = system in OWN_ENGINES and system in setup.profile.engines
+    return system if own and setup.engine == DEFAULT_ENGINE else setup.engine
+
+
+def decoding_rows(steps: StepLog) -> float:
+    """Return the mean number of requests in the steps that decode."""
+    rows = steps.sparse_rows + steps.dense_rows
+    return float(rows[rows > 0].mean())
 
 
 def most_together(cost: CostModel, point: Point) -> int:

@@ -8,7 +8,8 @@ from typing import Any
 
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.fileio import Document, Fields, find_input, load_yaml, shipped_inputs
-from oasis_sim.scheme.scheme import WORDS, Scheme
+from oasis_sim.scheme.check import WORDS
+from oasis_sim.scheme.scheme import Scheme
 
 _DEFAULTS = Scheme("default")
 

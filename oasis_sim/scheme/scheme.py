@@ -8,15 +8,7 @@ from fractions import Fraction
 
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import raise_all
-
-WORDS: dict[str, tuple[str, ...]] = {
-    "predictor": ("draft", "previous", "current", "oracle"),
-    "lookahead": ("one_step", "none"),
-    "unit": ("block", "token"),
-    "evict": ("least_recently_selected",),
-    "transport": ("sm_gather", "copy_engine", "naive"),
-}
-"""The parts that are chosen from a list."""
+from oasis_sim.scheme.check import contradictions
 
 
 @dataclass(frozen=True)
@@ -24,11 +16,11 @@ class Scheme:
     """Combine the parts of a scheme; parts that contradict each other raise InputError.
 
     offload: full KV in host memory, working set in HBM; False keeps all KV in HBM and attends
-        all of it (dense), and then no other part applies.
+        all of it (dense), or what the scan of `compressed_keys` selects (Quest).
     predictor: whose query selects the blocks. `draft` is a draft token run beside the real one,
         `previous` the token before, `current` the token itself, `oracle` knows the next token.
-    lookahead: `one_step` fetches for the next step in the background, `none` fetches on demand,
-        on the critical path.
+    lookahead: `one_step` fetches for the next step in the background, `one_layer` for the next
+        layer of the same step (InfiniGen), `none` fetches on demand, on the critical path.
     draft_row: a draft row runs beside each real row (doubles the rows of linear layers).
     unit: what one transfer moves; `token` means blocks of one token.
     budget_tokens: tokens per layer and KV head that the selection may spend.
@@ -37,9 +29,24 @@ class Scheme:
         is the block being filled); `recent_in_budget` takes both out of the budget.
     fetch_ratio: admissions per layer, head and step as a fraction of the budget (None: all);
         cap_blocks: the same as a number. Give one of them at most.
-    compressed_keys: min/max keys of every block stay in HBM and are scanned in each step.
+    adaptive_cap: admit in each step as many blocks as hide under it, instead of a fixed cap.
+    correction_share: share of a prediction's fetches that is made on the critical path, because
+        the query moved too far from the one that predicted (FreeKV).
+    reuse: blocks that are resident are not fetched again; False fetches the whole selection.
+    compressed_keys: an index of all keys stays in HBM and is scanned in each step.
+    key_index_share: its size as a share of the keys (0: min and max of each block, 2 / block).
+    key_rank: keys of every token stay in HBM as factors of this rank over all KV heads, and only
+        values are fetched (ShadowKV; 0: no factors, keys and values are fetched).
     draft_kv_bytes_per_token: KV of the draft model, resident in HBM.
     transport: how blocks cross PCIe.
+    fetch_unit_tokens: tokens of one head that one copy moves (0: a whole block). The trace's
+        blocks stand in for units of other sizes; the rate over the link is that of the unit.
+    host_bytes_per_element: bytes of a key or value element in host memory and on the link (0: as
+        in HBM; 1: fp8).
+    offload_at: when the prompt's KV leaves HBM. `decode`: in the background, once above the
+        budget; `prefill`: when prefill ends; `layer`: during prefill, a layer at a time, so that
+        HBM never holds a whole prompt.
+    generation_buffer_tokens: tokens per request for which HBM is set aside for generated KV.
     """
 
     name: str
@@ -58,10 +65,19 @@ class Scheme:
     recent_in_budget: bool = False
     fetch_ratio: float | None = None
     cap_blocks: int | None = None
+    adaptive_cap: bool = False
+    correction_share: float = 0.0
+    reuse: bool = True
     evict: str = "least_recently_selected"
     compressed_keys: bool = True
+    key_index_share: float = 0.0
+    key_rank: int = 0
     draft_kv_bytes_per_token: int = 0
     transport: str = "sm_gather"
+    fetch_unit_tokens: int = 0
+    host_bytes_per_element: int = 0
+    offload_at: str = "decode"
+    generation_buffer_tokens: int = 0
 
     def __post_init__(self) -> None:
         """Refuse contradictory parts, all mistakes at once."""
@@ -98,6 +114,16 @@ class Scheme:
         return min(int(exact(self.fetch_ratio) * self.budget_blocks), self.chosen_blocks)
 
     @property
+    def selects(self) -> bool:
+        """Say whether a head attends a selection of its blocks instead of all of them."""
+        return self.offload or self.compressed_keys
+
+    @property
+    def index_share(self) -> float:
+        """Return the scanned index of keys as a share of all keys (min and max: 2 / block)."""
+        return self.key_index_share or 2 / self.block_tokens
+
+    @property
     def on_demand(self) -> bool:
         """Say whether blocks are fetched on the critical path."""
         return self.lookahead == "none"
@@ -116,91 +142,3 @@ class Scheme:
 def exact(number: float) -> Fraction:
     """Return the decimal number that was written (0.29, not the nearest binary one)."""
     return Fraction(repr(number))
-
-
-def contradictions(scheme: Scheme) -> list[tuple[str, str]]:
-    """List (part, problem) of all parts that are out of range or contradict each other."""
-    found = [*_unknown_words(scheme), *_bad_sizes(scheme)]
-    return found or [*_bad_budget(scheme), *_bad_parts(scheme)]
-
-
-def _unknown_words(scheme: Scheme) -> list[tuple[str, str]]:
-    return [
-        (key, f"{getattr(scheme, key)!r} is not known; use one of {', '.join(known)}")
-        for key, known in WORDS.items()
-        if getattr(scheme, key) not in known
-    ]
-
-
-def _bad_sizes(scheme: Scheme) -> list[tuple[str, str]]:
-    ranges: dict[str, tuple[float, float]] = {
-        "block_tokens": (1, 4096),
-        "budget_tokens": (1, 2**24),
-        "pool_factor": (1.0, 1024.0),
-        "sink_blocks": (0, 2**16),
-        "recent_blocks": (1, 2**16),
-        "fetch_ratio": (0.0, 1.0),
-        "cap_blocks": (0, 2**24),
-        "draft_kv_bytes_per_token": (0, 2**24),
-    }
-    return [
-        (key, f"{getattr(scheme, key)!r} is out of range; use {low:g} to {high:g}")
-        for key, (low, high) in ranges.items()
-        if getattr(scheme, key) is not None and not low <= getattr(scheme, key) <= high
-    ]
-
-
-def _bad_budget(scheme: Scheme) -> list[tuple[str, str]]:
-    found = []
-    if scheme.budget_tokens % scheme.block_tokens:
-        found.append(("budget_tokens", f"is not a multiple of the block ({scheme.block_tokens})"))
-    elif scheme.chosen_blocks < 1:
-        problem = (
-            f"{scheme.budget_blocks} blocks leave nothing to choose beside "
-            f"{scheme.reserved_blocks} that are always resident"
-        )
-        found.append(("budget_tokens", problem))
-    if scheme.fetch_ratio is not None and scheme.cap_blocks is not None:
-        found.append(("cap_blocks", "contradicts fetch_ratio; give one of them"))
-    if (scheme.unit == "token") != (scheme.block_tokens == 1):
-        found.append(("unit", "token and block_tokens 1 go together"))
-    return found
-
-
-def _bad_parts(scheme: Scheme) -> list[tuple[str, str]]:
-    """List contradictions between who predicts, when, and what that needs."""
-    rules: list[tuple[bool, str, str]]
-    if not scheme.offload:
-        alone = "needs offload: without it all KV is in HBM and attended"
-        rules = [
-            (scheme.draft_row, "draft_row", alone),
-            (scheme.compressed_keys, "compressed_keys", alone),
-            (scheme.fetch_ratio is not None, "fetch_ratio", alone),
-            (scheme.cap_blocks is not None, "cap_blocks", alone),
-            (scheme.pool_factor != 1.0, "pool_factor", alone),
-            (scheme.draft_kv_bytes_per_token > 0, "draft_kv_bytes_per_token", alone),
-            (scheme.predictor != "current", "predictor", "must be current without offload"),
-            (scheme.lookahead != "none", "lookahead", "must be none without offload"),
-        ]
-    else:
-        is_draft, is_current = scheme.predictor == "draft", scheme.predictor == "current"
-        rules = [
-            (is_draft and not scheme.draft_row, "draft_row", "must be true for predictor draft"),
-            (not is_draft and scheme.draft_row, "draft_row", "needs predictor draft"),
-            (
-                scheme.draft_kv_bytes_per_token > 0 and not scheme.draft_row,
-                "draft_kv_bytes_per_token",
-                "needs draft_row",
-            ),
-            (
-                is_current != scheme.on_demand,
-                "lookahead",
-                "must be none for predictor current and one_step for the others",
-            ),
-            (
-                scheme.predictor != "oracle" and not scheme.compressed_keys,
-                "compressed_keys",
-                "must be true: only predictor oracle selects without scores",
-            ),
-        ]
-    return [(key, problem) for broken, key, problem in rules if broken]

@@ -84,8 +84,13 @@ class EventPipeline:
                 asked = self.env.now
                 if times.on_demand:
                     yield self.event("moved", t, layer)
+                elif times.next_layer and layer > 0:
+                    yield self.event("moved", t, layer - 1)
                 elif t > 0:
-                    yield self.event("moved", t - 1, layer)
+                    last = len(self.transfers[t]) - 1
+                    yield self.event("moved", t - 1, last if times.next_layer else layer)
+                if times.correction:
+                    yield self.event("corrected", t, layer)
                 waited += self.env.now - asked
                 yield from self._work(times.attention, attention)
                 self.event("attention", t, layer).succeed()
@@ -129,11 +134,18 @@ class EventPipeline:
 
     def _transfer(self) -> Steps:
         for t, times in enumerate(self.steps):
-            for layer, length in enumerate(self.transfers[t]):
+            layers = len(self.transfers[t])
+            for layer in range(layers):
+                length = self.transfers[t][(layer + times.next_layer) % layers]
                 yield self.event("selected", t, layer)
+                part = (length * times.correction) >> RATE_BITS
+                yield self.env.timeout(part)
+                self.event("corrected", t, layer).succeed()
+                length -= part
                 visible = length > 0 and not times.on_demand
                 if visible:
-                    yield self.event("attention", t, layer)
+                    if not times.next_layer:
+                        yield self.event("attention", t, layer)
                     self._mark(TRANSFER, True)
                 yield self.env.timeout(length)
                 if visible:

@@ -91,9 +91,14 @@ def card(hbm_bytes: int, host_bytes: int = 10**12) -> HardwareProfile:
 def small_scheme(name: str = "oasis", **options: object) -> Scheme:
     """Return a preset with a budget of 512 tokens that fits the random trace."""
     scheme = load_scheme(name)
-    if not scheme.offload:
+    if not scheme.selects:
         return scheme
-    return with_options(scheme, **{"budget_tokens": 512, "draft_kv_bytes_per_token": 0, **options})
+    parts: dict[str, object] = {"budget_tokens": 512, "draft_kv_bytes_per_token": 0}
+    if scheme.recent_in_budget:
+        parts |= {"sink_blocks": 4, "recent_blocks": 4}
+    if scheme.generation_buffer_tokens:
+        parts["generation_buffer_tokens"] = 64
+    return with_options(scheme, **{**parts, **options})
 
 
 def scenario(
@@ -110,7 +115,7 @@ def scenario(
         engine_name=engine,
         model=TINY,
         scheme=chosen,
-        traces=(random_trace(),) if chosen.offload else (),
+        traces=(random_trace(),) if chosen.selects else (),
         workload=workload or closed_loop(6, 1024, 40),
         **{"concurrency": 3, **options},
     )

@@ -63,14 +63,16 @@ rate = st.sampled_from([0, RATE_ONE // 3, RATE_ONE // 2, 700_000, RATE_ONE])
 def pipelines(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
     """Draw a few steps with random stages, transfers and rates, one mode for all of them."""
     layers = draw(st.integers(1, 4))
-    on_demand = draw(st.booleans())
+    on_demand, next_layer = draw(st.sampled_from([(0, 0), (1, 0), (0, 1)]))
+    correction = 0 if on_demand or next_layer else draw(st.sampled_from([0, RATE_ONE // 3]))
     steps, transfers = [], []
     for _ in range(draw(st.integers(1, 5))):
         rates = np.array([[draw(rate) for _ in range(3)] for _ in range(3)], dtype=np.int64)
         # Prediction is slowed by transfers only.
         rates[BACKGROUND, 1:] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
-        steps.append(StepTimes(*numbers, on_demand, rates, draw(st.booleans())))
+        modes = (bool(next_layer), correction)
+        steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes))
         transfers.append([draw(durations) for _ in range(layers)])
     return steps, transfers
 
@@ -131,6 +133,24 @@ def test_no_overlap_is_the_sum(compute: int, transfer: int) -> None:
     last = compiled([times] * 5, [[transfer] * layers] * 5)[-1]
     assert layers * (compute + transfer) == last[OUT_END] - last[OUT_START]
     assert layers * transfer == last[OUT_WAIT]
+
+
+@pytest.mark.parametrize(("compute", "transfer"), [(900, 400), (400, 900)])
+def test_one_layer_ahead_hides_under_one_layer(compute: int, transfer: int) -> None:
+    """Fetching during the layer before, a steady layer takes the longer of the two."""
+    layers = 6
+    times = step_times(output_ffn=compute, next_layer=True)
+    last = compiled([times] * 9, [[transfer] * layers] * 9)[-1]
+    assert layers * max(compute, transfer) == last[OUT_END] - last[OUT_START]
+
+
+def test_a_correction_waits_for_its_share() -> None:
+    """A quarter of each transfer stands before attention, the rest hides under the compute."""
+    layers = 6
+    times = step_times(output_ffn=900, correction=RATE_ONE // 4)
+    last = compiled([times] * 9, [[400] * layers] * 9)[-1]
+    assert layers * (900 + 100) == last[OUT_END] - last[OUT_START]
+    assert layers * 400 == last[OUT_TRANSFER]
 
 
 def test_slowdown_applies_while_the_neighbour_is_busy() -> None:

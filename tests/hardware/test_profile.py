@@ -67,7 +67,7 @@ def test_an_engine_like_another_profile_s_keeps_its_numbers() -> None:
 def test_unknown_engine_and_transport_name_the_known_ones() -> None:
     """Asking for what is not there lists what is."""
     profile = load_profile("h100")
-    with pytest.raises(UsageError, match="choose one of: gpu_exec, roofline, vllm"):
+    with pytest.raises(UsageError, match="choose one of: freekv, gpu_exec, infinigen, roofline"):
         profile.engine("tgi")
     with pytest.raises(UsageError, match="sm_gather"):
         profile.engine("vllm").transport("pigeon")

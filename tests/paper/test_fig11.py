@@ -10,18 +10,19 @@ from oasis_sim.hardware import load_profile
 from oasis_sim.paper import fig11
 from oasis_sim.paper.published import load_published
 from oasis_sim.paper.setup import Setup
+from oasis_sim.trace import load_trace
 from tests.engine.scenarios import random_trace
 
 
 def test_points_cover_models_systems_and_concurrencies() -> None:
-    """Two models, two systems, six concurrencies, one context."""
+    """Two models, five systems, six concurrencies, one context."""
     points = fig11.points(16_384)
-    assert len(points) == len(set(points)) == 24
+    assert len(points) == len(set(points)) == 60
     assert {point.context_tokens for point in points} == {16_384}
 
 
 def test_every_published_point_of_these_systems_is_run() -> None:
-    """No number of OasisKV and of dense at 16K is left out of the comparison."""
+    """No number of these systems at 16K is left out of the comparison."""
     wanted = {
         point
         for point in load_published().values
@@ -57,7 +58,7 @@ def test_what_does_not_fit_stays_empty_and_says_why(monkeypatch: pytest.MonkeyPa
     profile = load_profile("h100")
     small = replace(profile, gpu=replace(profile.gpu, hbm_bytes=12 * 2**30))
     found = fig11.compare(Setup(small, "vllm", (random_trace(),)), load_published())
-    assert len(found.rows) == 4 * len(fig11.UNITS)
+    assert len(found.rows) == 10 * len(fig11.UNITS)
     assert all(row.simulated is None for row in found.rows)
     assert any("8b dense: " in note and "does not fit" in note for note in found.notes)
 
@@ -71,3 +72,47 @@ def test_a_dense_point_obeys_littles_law(monkeypatch: pytest.MonkeyPatch) -> Non
     rate, batch, tpot_ms = (row.simulated for row in found.rows)
     assert batch == pytest.approx(rate * tpot_ms / 1e3)
     assert 7.0 < batch <= 8.0
+
+
+@pytest.fixture(scope="module")
+def baselines() -> dict[tuple[str, str, int], dict[str, float | None] | str]:
+    """Run every 8B point of the systems with engines of their own, as shipped."""
+    setup = Setup(load_profile("h100"), "vllm", (load_trace("aime.jsonl"),))
+    found = {}
+    for point in fig11.points(fig11.CONTEXT_TOKENS):
+        if point.model == "8b" and point.system in fig11.OWN_ENGINES:
+            found[point.model, point.system, point.concurrency] = fig11.simulated(setup, point)
+    return found
+
+
+def test_baselines_are_within_15_percent_and_out_of_memory_where_the_paper_has_no_point(
+    baselines: dict[tuple[str, str, int], dict[str, float | None] | str],
+) -> None:
+    """Rate, batch and TPOT at each published point; no number, and the reason, elsewhere."""
+    published = load_published()
+    for (model, system, concurrency), metrics in baselines.items():
+        keys = fig11.Point(model, fig11.CONTEXT_TOKENS, system, concurrency).keys
+        for metric in fig11.UNITS:
+            known = published.value("fig11", keys, metric)
+            if known is None:
+                assert isinstance(metrics, str), (system, concurrency)
+                assert "does not fit" in metrics
+            else:
+                assert not isinstance(metrics, str), metrics
+                assert metrics[metric] == pytest.approx(known, rel=0.15), (system, concurrency)
+
+
+def test_baselines_are_unsupported_on_several_gpus() -> None:
+    """The original code bases run on one GPU: 235B has no number, and says why."""
+    setup = Setup(load_profile("h100"), "vllm", (random_trace(),))
+    reason = fig11.simulated(setup, fig11.Point("235b", 16_384, "shadowkv", 8))
+    assert reason == "engine shadowkv runs on one GPU, not with tp=8"
+
+
+def test_another_engine_is_used_for_all_systems() -> None:
+    """Asked for an engine by name, every system runs in it."""
+    for engine in ("roofline", "vllm"):
+        setup = Setup(load_profile("h100"), engine, ())
+        own = "freekv" if engine == "vllm" else engine
+        assert fig11.engine_of(setup, "freekv") == own
+        assert fig11.engine_of(setup, "oasis") == engine

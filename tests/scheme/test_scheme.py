@@ -22,8 +22,12 @@ OASIS = load_scheme("oasis")
 
 
 def test_presets() -> None:
-    """The five presets are there, each under its own name and with a description."""
-    assert ("dense", "oasis", "on-demand", "oracle", "previous-token") == scheme_names()
+    """Every preset is there, under its own name and with a description."""
+    systems = ("dense", "freekv", "hisparse", "infinigen", "quest", "shadowkv")
+    variants = ("oasis-adaptive", "oasis-fp8", "oasis-pool", "oasis")
+    assert sorted(scheme_names()) == sorted(
+        (*systems, *variants, "on-demand", "oracle", "previous-token")
+    )
     for name in scheme_names():
         scheme = load_scheme(name)
         assert name == scheme.name
@@ -113,12 +117,45 @@ def test_file_round_trip(scheme: Scheme) -> None:
         ({"offload": False}, "fetch_ratio"),
         ({"offload": False}, "draft_row"),
         ({"draft_kv_bytes_per_token": -1}, "draft_kv_bytes_per_token"),
+        ({"adaptive_cap": True}, "adaptive_cap"),
+        ({"reuse": False}, "reuse"),
+        ({"correction_share": 1.5}, "correction_share"),
+        ({"lookahead": "one_layer"}, "lookahead"),
+        ({"offload_at": "never"}, "offload_at"),
+        ({"host_bytes_per_element": 9}, "host_bytes_per_element"),
     ],
 )
 def test_contradictions(changes: dict[str, Any], part: str) -> None:
     """Each part out of range, or at odds with another, is refused by name."""
     with pytest.raises(InputError, match=part):
         dataclasses.replace(OASIS, **changes)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "part"),
+    [
+        ("quest", {"key_rank": 8}, "key_rank"),
+        ("quest", {"reuse": False}, "reuse"),
+        ("quest", {"offload_at": "layer"}, "offload_at"),
+        ("quest", {"adaptive_cap": True}, "adaptive_cap"),
+        ("quest", {"host_bytes_per_element": 1}, "host_bytes_per_element"),
+        ("shadowkv", {"adaptive_cap": True}, "adaptive_cap"),
+        ("shadowkv", {"correction_share": 0.1}, "correction_share"),
+        ("infinigen", {"fetch_ratio": 0.1}, "reuse"),
+        ("oasis-adaptive", {"cap_blocks": 3}, "adaptive_cap"),
+    ],
+)
+def test_contradictions_of_other_systems(name: str, changes: dict[str, Any], part: str) -> None:
+    """A part that its system cannot have is refused by name."""
+    with pytest.raises(InputError, match=part):
+        dataclasses.replace(load_scheme(name), **changes)
+
+
+def test_what_selects_and_how_large_its_index_is() -> None:
+    """All but dense attend a selection; the index is min and max of each block, or as stated."""
+    assert [name for name in scheme_names() if not load_scheme(name).selects] == ["dense"]
+    shares = {name: load_scheme(name).index_share for name in ("oasis", "freekv", "infinigen")}
+    assert shares == {"oasis": 2 / 16, "freekv": 2 / 32, "infinigen": 0.2}
 
 
 def test_cap_and_ratio_replace_each_other() -> None:
