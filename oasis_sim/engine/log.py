@@ -106,6 +106,8 @@ def _bound(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     """Say what decided the length of each step: prefill, transfer or compute."""
     length = times[:, p.OUT_END] - times[:, p.OUT_START]
     bound = np.full(len(times), BOUNDS.index("compute"), dtype=np.uint8)
-    bound[times[:, p.OUT_WAIT] > WAIT_SHARE * length] = BOUNDS.index("transfer")
+    # Where nothing ever moves (Quest), attention waits for scores and top-K alone.
+    if times[:, LOG_ADMITTED].any():
+        bound[times[:, p.OUT_WAIT] > WAIT_SHARE * length] = BOUNDS.index("transfer")
     bound[2 * times[:, p.OUT_PREFILL] > length] = BOUNDS.index("prefill")
     return bound

@@ -22,7 +22,7 @@ from oasis_sim.scheme import Scheme
 from oasis_sim.trace import AttentionTrace
 
 # Caps that an adaptive scheme chooses from, in blocks per head, layer and step.
-CAP_LADDER = (1, 2, 3, 4, 6, 8, 10, 12, 16, 20, 25, 32, 48, 64, 96, 128)
+CAP_LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 25, 32, 48, 64, 96, 128)
 
 # Fractional part of the golden ratio in 32 bits: multiples of it spread evenly over a cycle.
 GOLDEN_32 = 2_654_435_769
