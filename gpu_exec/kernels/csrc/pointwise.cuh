@@ -125,18 +125,22 @@ __device__ __forceinline__ uint32_t round_e4m3(float x, bool up) {
 }
 
 struct Bounds {
-  char* at[4];     // max of dimensions d, d + 64, then min of the same
+  char* at;        // max of dimension d; that of d + 64, then min of the same follow in steps
   uint32_t old[4];
 };
+
+// Bytes between the bounds of dimensions d and d + 64.
+__device__ __forceinline__ int bound_step(int fp8) { return fp8 ? 1024 : 2048; }
 
 // Fetch a block's bounds of dimensions d, d + 1, d + 64, d + 65, all loads in flight at once.
 __device__ __forceinline__ Bounds load_bounds(char* tile, int r, int d, int fp8) {
   Bounds b;
+  b.at = tile + bound_offset(r, d, fp8);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    b.at[i] = tile + bound_offset(r, d + 64 * i, fp8);
-    b.old[i] = fp8 ? *reinterpret_cast<const uint16_t*>(b.at[i])
-                   : *reinterpret_cast<const uint32_t*>(b.at[i]);
+    const char* at = b.at + i * bound_step(fp8);
+    b.old[i] = fp8 ? *reinterpret_cast<const uint16_t*>(at)
+                   : *reinterpret_cast<const uint32_t*>(at);
   }
   return b;
 }
@@ -158,10 +162,10 @@ __device__ __forceinline__ void merge_bounds(const Bounds& b, float2 low, float2
       v.y = up ? fmaxf(v.y, old.y) : fminf(v.y, old.y);
     }
     if (fp8)
-      *reinterpret_cast<uint16_t*>(b.at[i]) =
+      *reinterpret_cast<uint16_t*>(b.at + i * bound_step(fp8)) =
           static_cast<uint16_t>(round_e4m3(v.x, up) | round_e4m3(v.y, up) << 8);
     else
-      *reinterpret_cast<uint32_t*>(b.at[i]) = pack_bf16(v.x, v.y);
+      *reinterpret_cast<uint32_t*>(b.at + i * bound_step(fp8)) = pack_bf16(v.x, v.y);
   }
 }
 
@@ -238,7 +242,7 @@ __device__ __forceinline__ void write_token(const AppendArgs& a, const HeadPart&
 }
 
 // One warp per row and kAppendParts heads: norm, rotation, K and V into the active block, min/max.
-__global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
+__global__ void __launch_bounds__(256, 6) append_kv(const AppendArgs a) {
   begin_dependent();
   const int lane = threadIdx.x & 31;
   const int groups = (a.query_heads + 2 * a.heads + kAppendParts - 1) / kAppendParts;
