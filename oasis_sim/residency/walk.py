@@ -40,7 +40,8 @@ class WalkTable:
     proxies are means over layers and heads for each walk step; ``_p5`` and ``_p95`` are taken
     over all steps, layers and heads. ``overlap`` is the share of the true query's blocks that
     were attended; ``mass`` the share of the step's attention mass that was read; ``lost`` the
-    rest. Both are None when the trace holds no mass. ``steady`` says whether the period repeats exactly.
+    rest. Both are None when the trace holds no mass. ``steady`` says whether the period repeats
+    exactly.
     """
 
     admitted: NDArray[np.int32]  # [W, model layers]
