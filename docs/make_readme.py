@@ -30,7 +30,7 @@ NOT_KEYS = {
 PUBLISHED = {
     "fig2": "Figure 2: on-demand retrieval, Qwen3-32B (nominal bandwidths)",
     "table2": "Table 2: six fetch ratios, Qwen3-8B",
-    "fig11": "Figure 11, 16K context: OasisKV and dense, Qwen3-8B, and Qwen3-235B-A22B on 8 GPUs",
+    "fig11": "Figure 11, 16K context: five systems on Qwen3-8B, two on Qwen3-235B-A22B (8 GPUs)",
 }
 
 
