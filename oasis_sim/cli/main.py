@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "Put runs or schemes side by side: what differs and why.",
         ),
         "sweep": ("oasis_sim.cli.sweep:sweep", "Simulate a grid of scenarios into one table."),
+        "plan": ("oasis_sim.cli.plan:plan", "Find the fewest GPUs that meet latency targets."),
         "paper": ("oasis_sim.cli.paper:paper", "Put published numbers beside simulated ones."),
         "breakdown": (
             "oasis_sim.cli.paper:breakdown",

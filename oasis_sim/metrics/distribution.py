@@ -35,6 +35,7 @@ class Distribution:
     mean: float | None
     p50: float | None
     p90: float | None
+    p95: float | None
     p99: float | None
     samples: int
 
@@ -45,7 +46,8 @@ class Distribution:
 
     def scaled(self, divisor: float) -> dict[str, Any]:
         """Return the statistics divided by `divisor`, as the mapping of `summary.json`."""
-        values = {"mean": self.mean, "p50": self.p50, "p90": self.p90, "p99": self.p99}
+        names = ("mean", "p50", "p90", "p95", "p99")
+        values: dict[str, float | None] = {name: getattr(self, name) for name in names}
         return {
             **{key: None if v is None else significant(v / divisor) for key, v in values.items()},
             "samples": self.samples,
@@ -64,12 +66,12 @@ def distribution(values: npt.ArrayLike, counts: npt.ArrayLike | None = None) -> 
     samples, weights = samples[weights > 0], weights[weights > 0]
     total = int(weights.sum())
     if total == 0:
-        return Distribution(None, None, None, None, 0)
+        return Distribution(None, None, None, None, None, 0)
     order = np.argsort(samples, kind="stable")
     ranked, ends = samples[order], np.cumsum(weights[order])
     weighted_sum = sum(map(int.__mul__, samples.tolist(), weights.tolist()))
-    p50, p90, p99 = (percentile(ranked, ends, percent) for percent in (50, 90, 99))
-    return Distribution(weighted_sum / total, p50, p90, p99, total)
+    p50, p90, p95, p99 = (percentile(ranked, ends, percent) for percent in (50, 90, 95, 99))
+    return Distribution(weighted_sum / total, p50, p90, p95, p99, total)
 
 
 def percentile(ranked: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], percent: int) -> float:

@@ -58,6 +58,7 @@ def test_no_samples_give_nothing_rather_than_nan() -> None:
         "mean": None,
         "p50": None,
         "p90": None,
+        "p95": None,
         "p99": None,
         "samples": 0,
         "p99_has_too_few_samples": True,

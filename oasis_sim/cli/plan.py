@@ -1,0 +1,162 @@
+"""`oasis-sim plan`: the smallest fleet that meets latency targets at a rate."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oasis_sim.cli.compare import for_scheme
+from oasis_sim.cli.options import (
+    SCHEME_PARTS,
+    output_options,
+    scenario_options_but_scheme,
+    spec_from,
+)
+from oasis_sim.cli.terminal import note, points_done
+from oasis_sim.errors import TargetMissed, UsageError
+
+if TYPE_CHECKING:
+    from oasis_sim.plan.plan_view import Plan
+    from oasis_sim.plan.planner import Answer, Job
+
+DEFAULT_SCHEMES = "dense,oasis"
+FIRST_REQUESTS = 500
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--gpu", metavar="NAMES", help="Hardware profiles, with commas.  [default: that of --profile]"
+)
+@click.option(
+    "--scheme",
+    default=DEFAULT_SCHEMES,
+    show_default=True,
+    metavar="NAMES",
+    help="KV cache schemes, with commas.",
+)
+@click.option(
+    "--slo", required=True, metavar="TARGETS", help="Such as 'ttft_p95=2s,tpot_p99=50ms'."
+)
+@click.option("--price-file", metavar="FILE", help="Your prices: currency and gpu_hour by profile.")
+@click.option(
+    "--most-gpus",
+    type=click.IntRange(1, 1_000_000),
+    default=1024,
+    show_default=True,
+    help="Largest fleet to consider.",
+)
+@click.option(
+    "--workers", type=click.IntRange(1, 4096), help="Processes.  [default: one per usable core]"
+)
+@scenario_options_but_scheme
+@output_options
+def plan(**values: Any) -> None:
+    """Find the fewest GPUs that meet latency targets at a rate, by simulation.
+
+    The load is --rate with --context and --output-tokens, or --workload. For each card and scheme
+    the number of replicas is doubled until the targets are met and then bisected; a replica must
+    also keep up (at most 5 % of its requests wait at the last arrival). Without --tp, 1, 2, 4 and
+    8 GPUs per replica are tried. Targets: ttft, tpot, itl or e2e with _mean or _p1 to _p99. Exit
+    code 4 when no fleet meets them.
+
+    A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'.
+    """
+    from oasis_sim.plan.plan_view import Plan
+    from oasis_sim.plan.prices import Prices, read_prices
+
+    prices = Prices() if values["price_file"] is None else read_prices(values["price_file"])
+    jobs = jobs_of(values)
+    found = Plan(answers_of(jobs, values), prices)
+    show(found, values["output_format"])
+    if not found.ranked():
+        raise TargetMissed("no fleet meets the targets; what is missing is listed above")
+
+
+def jobs_of(values: Mapping[str, Any]) -> list[Job]:
+    """Return one job per card and scheme; raise a usage error for a load that is none."""
+    from oasis_sim.plan.planner import TENSOR_PARALLEL, Job
+    from oasis_sim.plan.slo import parse_slo
+
+    if values["rate"] is None and values["workload"] is None:
+        raise UsageError(
+            "plan needs a load: --rate (with --context, --output-tokens) or --workload"
+        )
+    if values["steps"] is not None:
+        raise UsageError("plan simulates requests to their end; leave --steps out")
+    if values["gpu"] is not None and values["profile"] is not None:
+        raise UsageError("--gpu and --profile name the same; give one")
+    targets = parse_slo(values["slo"])
+    fixed = values["requests"] is not None or values["workload"] is not None
+    sizes = TENSOR_PARALLEL if values["tp"] is None else (values["tp"],)
+    jobs = []
+    for card in dict.fromkeys((values["gpu"] or values["profile"] or "h100").split(",")):
+        for scheme in dict.fromkeys(values["scheme"].split(",")):
+            each = for_scheme({**values, "profile": card.strip()}, scheme.strip())
+            if not fixed:
+                each["requests"] = FIRST_REQUESTS
+            spec, words = spec_from(each), words_of(each)
+            jobs.append(Job(spec, targets, values["most_gpus"], sizes, fixed, words))
+    return jobs
+
+
+def words_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the options of scheme and trace as a command line has them."""
+    words = ["--scheme", values["scheme"]]
+    for name in (*SCHEME_PARTS, "predictor"):
+        if values[name] is not None:
+            words += [f"--{name.replace('_', '-')}", str(values[name])]
+    for trace in values["trace"] or ():
+        words += ["--trace", trace]
+    return tuple(words)
+
+
+def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]:
+    """Answer the jobs on all cores, in their order."""
+    from oasis_sim.plan.inputs import Inputs
+    from oasis_sim.plan.planner import make_planner
+    from oasis_sim.plan.pool import run_jobs, usable_cores
+
+    inputs = Inputs()
+    for job in jobs:
+        inputs.scenario(job.spec)
+    note(f"{len(jobs)} searches", values["quiet"])
+    workers = values["workers"] or usable_cores()
+    found: dict[int, Answer] = {}
+    with points_done("searching", values["quiet"]) as progress:
+        for index, answer in run_jobs(make_planner, jobs, workers):
+            found[index] = answer
+            if progress is not None:
+                progress(len(found), len(jobs))
+    return tuple(found[index] for index in range(len(jobs)))
+
+
+def show(found: Plan, output_format: str) -> None:
+    """Print a plan; what the table says in sentences goes to standard error for CSV."""
+    from oasis_sim.plan.plan_view import as_json, rows, sentences
+    from oasis_sim.report.csvfile import write_rows
+    from oasis_sim.report.directory import json_text
+    from oasis_sim.report.table import print_rows
+    from oasis_sim.text import one_line
+
+    if output_format == "json":
+        sys.stdout.write(json_text(as_json(found)))
+        return
+    if output_format == "csv":
+        fleets = [dict(each) for each in as_json(found)["fleets"]]
+        for each in fleets:
+            for target in each.pop("targets"):
+                each[f"{target['name']}_ms"] = target["value_ms"]
+        names = list(dict.fromkeys(name for each in fleets for name in each))
+        write = [names, *([each.get(name) for name in names] for each in fleets)]
+        sys.stdout.write(write_rows(write))
+        for text in sentences(found):
+            note(text)
+        return
+    if found.ranked():
+        print_rows(rows(found), sys.stdout)
+        sys.stdout.write("\n")
+    for text in sentences(found):
+        sys.stdout.write(f"- {one_line(text)}\n")

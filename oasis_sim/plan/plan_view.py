@@ -1,0 +1,254 @@
+"""A plan as rows, JSON and sentences: the recommendation, its neighbours, what is missing."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from oasis_sim.engine.spec import POISSON
+from oasis_sim.metrics.distribution import significant
+from oasis_sim.plan.planner import Answer, Fleet, shortfall
+from oasis_sim.plan.prices import Prices
+from oasis_sim.plan.probe import Probe, share_of
+from oasis_sim.plan.slo import Reading
+from oasis_sim.report.numbers import NOTHING, count, gigabytes, milliseconds, number, percent
+from oasis_sim.report.why import limits_of
+
+SCHEMA_VERSION = 1
+HEADER = (
+    "hardware",
+    "scheme",
+    "GPUs",
+    "replicas x tp",
+    "bracket",
+    "tightest target",
+    "head-room",
+    "batch",
+    "PCIe",
+    "HBM/GPU",
+    "host/GPU",
+    "cost/M tokens",
+)
+ALTERNATIVES = 3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Hold all answers, and the user's prices."""
+
+    answers: tuple[Answer, ...]
+    prices: Prices
+
+    def cost(self, fleet: Fleet) -> float | None:
+        """Return the cost of a million output tokens of a fleet, None without a price."""
+        rate = fleet.output_tokens_per_s
+        return self.prices.per_million_tokens(fleet.spec.profile, fleet.gpus, rate)
+
+    def ranked(self) -> list[Fleet]:
+        """Return the fleets, best first: by cost where all have a price, else by GPUs.
+
+        Equals go by head-room, then by their order.
+        """
+        fleets = [answer.fleet for answer in self.answers if answer.fleet is not None]
+        costs = [self.cost(fleet) for fleet in fleets]
+        by_cost = all(cost is not None for cost in costs)
+        keys = [
+            (cost if by_cost and cost is not None else fleet.gpus, -_room(fleet))
+            for fleet, cost in zip(fleets, costs, strict=True)
+        ]
+        return [fleets[i] for i in sorted(range(len(fleets)), key=lambda i: keys[i])]
+
+
+def _room(fleet: Fleet) -> float:
+    return fleet.meets.tightest.head_room or 0.0
+
+
+def rows(plan: Plan) -> list[list[str]]:
+    """Return the table: one row per card and scheme that can meet the targets."""
+    found = [list(HEADER)]
+    for fleet in plan.ranked():
+        probe, cost = fleet.meets, plan.cost(fleet)
+        tiers = probe.summary["tiers"]
+        batch = probe.summary["steps"]["running_batch"]["mean"]
+        found.append(
+            [
+                fleet.spec.profile,
+                fleet.spec.scheme.name,
+                count(fleet.gpus),
+                f"{fleet.replicas} x {fleet.spec.tp}",
+                bracket(fleet),
+                reading(probe.tightest),
+                percent(probe.tightest.head_room),
+                number(batch),
+                percent(probe.summary["links"]["pcie_h2d"]["utilisation"]),
+                gigabytes(tiers["hbm"]["peak_bytes"]),
+                gigabytes(tiers["host"]["peak_bytes"]),
+                NOTHING if cost is None else f"{cost:.2f} {plan.prices.currency}",
+            ]
+        )
+    return found
+
+
+def bracket(fleet: Fleet) -> str:
+    """Return both ends of the bisection in words."""
+    enough = f"{fleet.replicas} meets"
+    return f"{fleet.bracket.fails} fails, {enough}" if fleet.fails else enough
+
+
+def reading(each: Reading) -> str:
+    """Return what was reached of a target."""
+    reached = milliseconds(each.value_ms)
+    return f"{each.target.name} {reached} of {milliseconds(each.limit_ms)}"
+
+
+def sentences(plan: Plan) -> list[str]:
+    """Return the answer in words: what to take, why not less, and what cannot be had."""
+    found = []
+    ranked = plan.ranked()
+    if ranked:
+        found += recommendation(plan, ranked[0])
+        found += [f"alternative: {name_of(fleet)}" for fleet in ranked[1 : 1 + ALTERNATIVES]]
+    found += [
+        f"{answer.job.spec.profile}, {answer.job.spec.scheme.name}: no fleet meets the targets; "
+        f"{'; '.join(answer.reasons)}"
+        for answer in plan.answers
+        if answer.fleet is None
+    ]
+    return found + notes(plan)
+
+
+def name_of(fleet: Fleet) -> str:
+    """Return a fleet in words."""
+    gpus = "1 GPU" if fleet.gpus == 1 else f"{fleet.gpus:,} GPUs"
+    return f"{gpus} {fleet.spec.profile} with {fleet.spec.scheme.name}"
+
+
+def recommendation(plan: Plan, fleet: Fleet) -> list[str]:
+    """Return what to take, its head-room, what binds it, and how to look closer."""
+    rule = "cheapest" if plan.cost(fleet) is not None else "fewest GPUs"
+    replicas = "1 replica" if fleet.replicas == 1 else f"{fleet.replicas} replicas"
+    found = [
+        f"recommended ({rule}): {name_of(fleet)}, {replicas} of tp {fleet.spec.tp}; "
+        + ", ".join(reading(each) for each in fleet.meets.readings)
+    ]
+    if fleet.fails is not None:
+        found.append(
+            f"one replica fewer misses: {shortfall(fleet.fails)}; "
+            f"what binds there: {binding(fleet.fails)}"
+        )
+    else:
+        found.append(f"what binds it: {binding(fleet.meets)}")
+    command = run_command(fleet)
+    if command is not None:
+        found.append(f"one replica in full: {command}")
+    return found
+
+
+def binding(probe: Probe) -> str:
+    """Return what holds a replica back: its batch where requests wait, else its steps."""
+    limits = limits_of(probe.summary)
+    waits = not probe.keeps_up or probe.tightest.target.metric == "ttft"
+    if waits and limits["batch"] != "requests" and _is_full(probe):
+        return str(limits["batch_why"])
+    return str(limits["time_why"])
+
+
+def _is_full(probe: Probe) -> bool:
+    """Tell whether a memory tier was filled to nine tenths."""
+    tiers = probe.summary["tiers"]
+    hbm, host = tiers["hbm"], tiers["host"]
+    filled = hbm["peak_kv_bytes"] >= 0.9 * hbm["kv_pool_bytes"]
+    return bool(filled or host["peak_bytes"] >= 0.9 * host["capacity_bytes"] > 0)
+
+
+def notes(plan: Plan) -> list[str]:
+    """Return what the numbers rest on."""
+    found = []
+    fleets = plan.ranked()
+    if any(fleet.is_short for fleet in fleets):
+        found.append(
+            "requests arrived for less than five times their stay: percentiles are those of a "
+            "load that still builds up; raise --requests"
+        )
+    if any(fleet.meets.summary["scenario"]["trace"]["origin"] == "synthetic" for fleet in fleets):
+        found.append("the attention trace is synthetic: traffic of offloading schemes is modelled")
+    shared = "random arrivals are dealt out at random"
+    if fleets and fleets[0].spec.load.kind != POISSON:
+        shared = "requests are dealt out in turn; the first replica was simulated"
+    found.append(f"replicas are alike and independent; {shared}")
+    lacking = {a.job.spec.profile for a in plan.answers} - set(plan.prices.gpu_hour)
+    if plan.prices.currency and lacking:
+        found.append(f"no price for {', '.join(sorted(lacking))}: ranked by GPUs")
+    return found
+
+
+def run_command(fleet: Fleet) -> str | None:
+    """Return the command that simulates one replica; None where options cannot say it."""
+    spec = share_of(fleet.spec, fleet.replicas) if fleet.spec.load.kind == POISSON else None
+    if spec is None:
+        return None
+    load = spec.load
+    words = ["oasis-sim", "run", "--profile", spec.profile, "--model", spec.model, *fleet.words]
+    words += ["--engine", spec.engine, "--rate", repr(load.rate_per_s)]
+    words += ["--requests", str(load.requests), "--context", str(load.context_tokens)]
+    words += ["--output-tokens", str(load.output_tokens), "--tp", str(spec.tp)]
+    words += ["--seed", str(spec.seed)]
+    words += [] if spec.concurrency is None else ["--concurrency", str(spec.concurrency)]
+    words += [] if spec.host_bytes is None else ["--host-memory", f"{spec.host_bytes} B"]
+    return shlex.join(words)
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Return the plan as plain values."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "currency": plan.prices.currency or None,
+        "fleets": [_fleet_json(plan, fleet) for fleet in plan.ranked()],
+        "impossible": [
+            {
+                "profile": answer.job.spec.profile,
+                "scheme": answer.job.spec.scheme.name,
+                "reasons": list(answer.reasons),
+            }
+            for answer in plan.answers
+            if answer.fleet is None
+        ],
+        "sentences": sentences(plan),
+    }
+
+
+def _fleet_json(plan: Plan, fleet: Fleet) -> dict[str, Any]:
+    cost, probe = plan.cost(fleet), fleet.meets
+    return {
+        "profile": fleet.spec.profile,
+        "scheme": fleet.spec.scheme.name,
+        "gpus": fleet.gpus,
+        "replicas": fleet.replicas,
+        "tp": fleet.spec.tp,
+        "fails_with_replicas": fleet.bracket.fails or None,
+        "why_fewer_fail": None if fleet.fails is None else shortfall(fleet.fails),
+        "binding": binding(fleet.fails or probe),
+        "targets": [
+            {
+                "name": each.target.name,
+                "limit_ms": each.limit_ms,
+                "value_ms": None if each.value_ms is None else significant(each.value_ms),
+                "head_room": None if each.head_room is None else significant(each.head_room),
+            }
+            for each in probe.readings
+        ],
+        "requests_per_replica": len_of(probe),
+        "simulations": fleet.simulations,
+        "output_tokens_per_s": significant(fleet.output_tokens_per_s),
+        "pcie_h2d_utilisation": probe.summary["links"]["pcie_h2d"]["utilisation"],
+        "hbm_peak_bytes": probe.summary["tiers"]["hbm"]["peak_bytes"],
+        "host_peak_bytes": probe.summary["tiers"]["host"]["peak_bytes"],
+        "cost_per_million_output_tokens": None if cost is None else significant(cost),
+        "command": run_command(fleet),
+    }
+
+
+def len_of(probe: Probe) -> int:
+    """Return the requests that a probe simulated."""
+    return int(probe.summary["scenario"]["requests"])

@@ -1,0 +1,201 @@
+"""`oasis-sim plan`: the smallest fleet, found by bisection, that meets targets by simulation."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oasis_sim.cli.main import main
+from oasis_sim.errors import InputError, UsageError
+from oasis_sim.plan.prices import Prices, read_prices
+from oasis_sim.plan.search import smallest
+from oasis_sim.plan.slo import parse_slo
+from oasis_sim.trace import save_trace
+from oasis_sim.units import PS_PER_MS
+from tests.strategies import make_trace
+
+SIZES = ["--budget", "64", "--context", "1000", "--output-tokens", "20", "--requests", "60"]
+LOAD = [*SIZES, "--trace", "small.npz", "--rate", "150", "--tp", "1"]
+SLO = "ttft_p95=150ms,tpot_p99=25ms"
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a directory that holds a small trace."""
+    monkeypatch.chdir(tmp_path)
+    save_trace(make_trace(1, block_tokens=16, prompt=300, stored=12), tmp_path / "small.npz")
+    return tmp_path
+
+
+def plan(*arguments: str) -> int:
+    """Plan in this process."""
+    return main(["plan", "--workers", "1", "--quiet", *arguments])
+
+
+def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """Return the JSON of a plan that must be found."""
+    assert plan(*arguments, "--format", "json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500))
+def test_bisection_finds_the_threshold(threshold: int, limit: int, start: int) -> None:
+    """Both ends of the bracket were asked, one apart, with about two questions per doubling."""
+    asked: dict[int, bool] = {}
+
+    def is_enough(number: int) -> bool:
+        asked[number] = number >= threshold
+        return asked[number]
+
+    bracket = smallest(is_enough, limit, start)
+    assert len(asked) <= 20
+    if threshold > limit:
+        assert (limit, None) == (bracket.fails, bracket.enough)
+        return
+    assert (threshold - 1, threshold) == (bracket.fails, bracket.enough)
+    assert asked[threshold]
+    assert threshold == 1 or not asked[threshold - 1]
+
+
+def test_targets_are_read_with_their_units() -> None:
+    """Metric, statistic and limit of each target."""
+    first, second = parse_slo("ttft_p95=2s, tpot_mean = 50 ms")
+    assert ("ttft", "p95", 2000 * PS_PER_MS) == (first.metric, first.statistic, first.limit_ps)
+    assert ("tpot_mean", 50 * PS_PER_MS) == (second.name, second.limit_ps)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ttft=2s", "ttft_p95", "ttft_p0=1s", "ttft_p100=1s", "foo_p95=1s", "ttft_p95=2", "a,"],
+)
+def test_other_targets_are_refused(text: str) -> None:
+    """What is no target, or has no unit, is a usage error."""
+    with pytest.raises(UsageError, match="--slo"):
+        parse_slo(text)
+
+
+def test_a_target_twice_or_at_zero_is_refused() -> None:
+    """A target has one limit, above zero."""
+    with pytest.raises(UsageError, match="twice"):
+        parse_slo("ttft_p95=2s,ttft_p95=3s")
+    with pytest.raises(UsageError, match="below zero"):
+        parse_slo("ttft_p95=0 s")
+
+
+def test_the_recommendation_holds_and_one_gpu_fewer_does_not(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run again through `run`, the fleet meets every target as stated; with one GPU less not."""
+    best = planned(capsys, *LOAD, "--scheme", "oasis", "--slo", SLO)["fleets"][0]
+    assert best["gpus"] == best["replicas"] >= 2
+    assert best["replicas"] - 1 == best["fails_with_replicas"]
+
+    def latencies(replicas: int) -> dict[str, float]:
+        words = shlex.split(best["command"])[1:]
+        words[words.index("--rate") + 1] = repr(150.0 / replicas)
+        assert main([*words, "--quiet", "--out", f"r{replicas}", "--format", "json"]) == 0
+        latency = json.loads(capsys.readouterr().out)["latency"]
+        return {"ttft_p95": latency["ttft_ms"]["p95"], "tpot_p99": latency["tpot_ms"]["p99"]}
+
+    kept, fewer = latencies(best["replicas"]), latencies(best["replicas"] - 1)
+    for target in best["targets"]:
+        assert pytest.approx(target["value_ms"]) == kept[target["name"]]
+        assert kept[target["name"]] <= target["limit_ms"]
+    assert any(fewer[target["name"]] > target["limit_ms"] for target in best["targets"])
+
+
+def test_prices_decide_where_they_are_known(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without prices the fewest GPUs come first, with prices the cheapest; the cost is exact."""
+    (beside / "prices.yaml").write_text("currency: EUR\ngpu_hour: {h100: 4.5, a100: 0.01}\n")
+    asked = [*LOAD, "--scheme", "oasis", "--gpu", "a100,h100", "--slo", SLO]
+    free = planned(capsys, *asked)
+    assert ["h100", "a100"] == [fleet["profile"] for fleet in free["fleets"]]
+    assert [None, None] == [each["cost_per_million_output_tokens"] for each in free["fleets"]]
+    priced = planned(capsys, *asked, "--price-file", "prices.yaml")
+    assert ["a100", "h100"] == [fleet["profile"] for fleet in priced["fleets"]]
+    fleet = priced["fleets"][1]
+    expected = fleet["gpus"] * 4.5 / 3600 / (150 * 20) * 1e6
+    assert pytest.approx(expected) == fleet["cost_per_million_output_tokens"]
+
+
+def test_cost_needs_a_price() -> None:
+    """No price is made up."""
+    assert Prices("USD", {"h100": 3.6}).per_million_tokens("h200", 1, 1.0) is None
+    assert pytest.approx(2_000) == Prices("USD", {"h100": 3.6}).per_million_tokens("h100", 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpu_hour: {h100: 1}", "currency"),
+        ("currency: USD\ngpu_hour: {h100: -1}", "out of range"),
+        ("currency: USD\ngpu_hour: {h100: two}", "number"),
+        ("currency: USD\ngpu_hour: {}\nyear: 2", "not a known key"),
+    ],
+)
+def test_mistakes_in_a_price_file_are_named(tmp_path: Path, text: str, words: str) -> None:
+    """Each mistake is bad input with its file."""
+    path = tmp_path / "prices.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_prices(str(path))
+
+
+def test_what_cannot_be_met_says_what_is_missing(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Code 4: a target that a request alone misses, a model that does not fit, too few GPUs."""
+    assert plan(*LOAD, "--slo", "tpot_p99=1ms") == 4
+    shown = capsys.readouterr()
+    assert "missed even by a request alone: tpot_p99" in shown.out
+    assert "no fleet meets the targets" in shown.err
+    assert plan(*LOAD, "--slo", SLO, "--model", "qwen3-235b-a22b") == 4
+    assert "does not fit" in capsys.readouterr().out
+    assert plan(*LOAD, "--slo", SLO, "--most-gpus", "1", "--scheme", "oasis") == 4
+    assert "missed with 1 GPUs: ttft_p95" in capsys.readouterr().out
+
+
+def test_a_request_file_is_dealt_out_in_turn(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The fleet for a file meets the targets; the table says that the first replica was run."""
+    lines = ["arrival_s,prompt_tokens,output_tokens"]
+    lines += [f"{number * 0.005:.3f},{600 + number % 7 * 100},20" for number in range(120)]
+    (beside / "day.csv").write_text("\n".join(lines) + "\n")
+    load = ["--workload", "day.csv", "--workload-format", "csv", "--trace", "small.npz"]
+    arguments = [*load, "--budget", "64", "--tp", "1", "--scheme", "oasis", "--slo", SLO]
+    found = planned(capsys, *arguments)["fleets"][0]
+    assert found["replicas"] >= 2
+    assert all(target["value_ms"] <= target["limit_ms"] for target in found["targets"])
+    assert plan(*arguments) == 0
+    assert "dealt out in turn" in capsys.readouterr().out
+
+
+def test_workers_change_nothing(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One process or two: the same document."""
+    alone = planned(capsys, *LOAD, "--slo", SLO)
+    assert alone == planned(capsys, *LOAD, "--slo", SLO, "--workers", "2")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--slo", "ttft_p95=1s"], "needs a load"),
+        (["--rate", "1"], "--slo"),
+        (["--rate", "1", "--slo", "x"], "METRIC_STATISTIC=TIME"),
+        (["--rate", "1", "--slo", "ttft_p95=1s", "--gpu", "h100", "--profile", "h200"], "one"),
+        (["--rate", "1", "--slo", "ttft_p95=1s", "--steps", "3"], "--steps"),
+    ],
+)
+def test_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    """What is asked wrongly is said in one line."""
+    assert plan(*arguments) == 2
+    assert words in capsys.readouterr().err
