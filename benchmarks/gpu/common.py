@@ -52,7 +52,7 @@ def machine() -> dict[str, Any]:
         "gpu": name,
         "driver": driver,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "command": " ".join(["python", *sys.argv]),
+        "command": " ".join(["python", sys.argv[0], *(Path(a).name for a in sys.argv[1:])]),
         "commit": commit,
         "torch": torch.__version__,
         "cuda": torch.version.cuda,

@@ -159,8 +159,8 @@ int oasis_silu_mul(const void* in, void* out, int rows, int width, int early,
 }
 
 int oasis_append(const AppendArgs* a, int early, cudaStream_t stream) {
-  int groups = (a->query_heads + 2 * a->heads + kAppendParts - 1) / kAppendParts;
-  return start(append_kv, dim3((a->rows * groups + 7) / 8), 256, 0, early, stream, *a);
+  int warps = a->rows * (a->query_heads + 2 * a->heads);
+  return start(append_kv, dim3((warps + 7) / 8), 256, 0, early, stream, *a);
 }
 
 // Copy-engine transports: the host names every unit. `batched` uses one driver call per layer.

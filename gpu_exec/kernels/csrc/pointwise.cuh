@@ -125,22 +125,18 @@ __device__ __forceinline__ uint32_t round_e4m3(float x, bool up) {
 }
 
 struct Bounds {
-  char* at;        // max of dimension d; that of d + 64, then min of the same follow in steps
+  char* at[4];     // max of dimensions d, d + 64, then min of the same
   uint32_t old[4];
 };
-
-// Bytes between the bounds of dimensions d and d + 64.
-__device__ __forceinline__ int bound_step(int fp8) { return fp8 ? 1024 : 2048; }
 
 // Fetch a block's bounds of dimensions d, d + 1, d + 64, d + 65, all loads in flight at once.
 __device__ __forceinline__ Bounds load_bounds(char* tile, int r, int d, int fp8) {
   Bounds b;
-  b.at = tile + bound_offset(r, d, fp8);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const char* at = b.at + i * bound_step(fp8);
-    b.old[i] = fp8 ? *reinterpret_cast<const uint16_t*>(at)
-                   : *reinterpret_cast<const uint32_t*>(at);
+    b.at[i] = tile + bound_offset(r, d + 64 * i, fp8);
+    b.old[i] = fp8 ? *reinterpret_cast<const uint16_t*>(b.at[i])
+                   : *reinterpret_cast<const uint32_t*>(b.at[i]);
   }
   return b;
 }
@@ -162,112 +158,76 @@ __device__ __forceinline__ void merge_bounds(const Bounds& b, float2 low, float2
       v.y = up ? fmaxf(v.y, old.y) : fminf(v.y, old.y);
     }
     if (fp8)
-      *reinterpret_cast<uint16_t*>(b.at + i * bound_step(fp8)) =
+      *reinterpret_cast<uint16_t*>(b.at[i]) =
           static_cast<uint16_t>(round_e4m3(v.x, up) | round_e4m3(v.y, up) << 8);
     else
-      *reinterpret_cast<uint32_t*>(b.at + i * bound_step(fp8)) = pack_bf16(v.x, v.y);
+      *reinterpret_cast<uint32_t*>(b.at[i]) = pack_bf16(v.x, v.y);
   }
 }
 
-constexpr int kAppendParts = 2;  // heads per warp; all their loads go out before the first use
-
-struct HeadPart {
-  bool inside, is_query, is_key, bounded;
-  int pair;
-  __nv_bfloat162 low, high;  // dimensions 2 lane, +1 and 64 + 2 lane, +1
-  Bounds bounds;
-};
-
-// Fetch one head of a row: its vector and, for a normal row's key, the block's bounds.
-__device__ __forceinline__ HeadPart load_part(const AppendArgs& a, int row, int part, int position,
-                                              int lane) {
-  HeadPart h{};
-  h.inside = part < a.query_heads + 2 * a.heads;
-  if (!h.inside) return h;
-  h.is_query = part < a.query_heads;
-  h.is_key = !h.is_query && part < a.query_heads + a.heads;
-  const int head = h.is_key ? part - a.query_heads : part - a.query_heads - a.heads;
-  h.pair = row % a.batch * a.heads + head;
-  const __nv_bfloat162* data = reinterpret_cast<const __nv_bfloat162*>(
-      a.qkv + static_cast<long long>(row) * a.width + part * kHeadDim);
-  h.low = data[lane], h.high = data[lane + 32];
-  h.bounded = h.is_key && a.keys != nullptr && row < a.batch;
-  if (h.bounded) {
-    const int block = position / a.block_tokens;
-    char* tile = a.keys + (static_cast<long long>(h.pair) * a.tiles_per_pair + block / 16) *
-                              (a.fp8 ? 4096 : 8192);
-    h.bounds = load_bounds(tile, block & 15, 2 * lane, a.fp8);
-  }
-  return h;
-}
-
-// RMS norm (where there is a weight) and rotary embedding of one head, halves paired.
-__device__ __forceinline__ void norm_rotate(const AppendArgs& a, HeadPart& h, float4 rope,
-                                            int lane) {
-  float2 low = __bfloat1622float2(h.low), high = __bfloat1622float2(h.high);
-  const __nv_bfloat16* norm = h.is_query ? a.q_norm : a.k_norm;
-  if (norm) {
-    float2 wl = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane]);
-    float2 wh = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane + 32]);
-    float sum = warp_sum(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
-    float scale = rsqrtf(sum / kHeadDim + a.eps);
-    low.x *= scale * wl.x, low.y *= scale * wl.y;
-    high.x *= scale * wh.x, high.y *= scale * wh.y;
-  }
-  h.low = __floats2bfloat162_rn(low.x * rope.x - high.x * rope.y, low.y * rope.z - high.y * rope.w);
-  h.high =
-      __floats2bfloat162_rn(high.x * rope.x + low.x * rope.y, high.y * rope.z + low.y * rope.w);
-}
-
-// Write K or V of one token into the active block, and K's bounds.
-__device__ __forceinline__ void write_token(const AppendArgs& a, const HeadPart& h, int position,
-                                            int lane) {
+// One warp per (row, head): norm, rotation, write K and V into the active block, min/max.
+__global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
+  begin_dependent();
+  const int lane = threadIdx.x & 31;
+  const int parts = a.query_heads + 2 * a.heads;
+  const int item = blockIdx.x * 8 + (threadIdx.x >> 5);
+  if (item >= a.rows * parts) return;
+  const int row = item / parts, part = item % parts;
+  const int j = row / a.batch, request = row % a.batch;
+  __nv_bfloat16* data = a.qkv + static_cast<long long>(row) * a.width + part * kHeadDim;
+  __nv_bfloat162* low_p = reinterpret_cast<__nv_bfloat162*>(data) + lane;
+  __nv_bfloat162* high_p = low_p + 32;
+  const __nv_bfloat162 low_in = *low_p, high_in = *high_p;
+  const int position = a.position[request] + j;
+  const bool is_query = part < a.query_heads, is_key = !is_query && part < a.query_heads + a.heads;
+  const int head = is_key ? part - a.query_heads : part - a.query_heads - a.heads;
+  const int pair = request * a.heads + head;
   const int block = position / a.block_tokens, token = position % a.block_tokens;
-  long long unit = static_cast<long long>(h.pair) * a.slots_per_pair + a.local_slot + (block & 1);
+  const bool bounded = is_key && a.keys != nullptr && j == 0;
+  Bounds bounds{};
+  if (bounded) {
+    char* tile = a.keys + (static_cast<long long>(pair) * a.tiles_per_pair + block / 16) *
+                              (a.fp8 ? 4096 : 8192);
+    bounds = load_bounds(tile, block & 15, 2 * lane, a.fp8);
+  }
+  float2 low = __bfloat1622float2(low_in), high = __bfloat1622float2(high_in);
+  if (is_query || is_key) {
+    const float4 rope =
+        reinterpret_cast<const float4*>(a.rope)[static_cast<long long>(position) * 32 + lane];
+    const __nv_bfloat16* norm = is_query ? a.q_norm : a.k_norm;
+    if (norm) {
+      float2 wl = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane]);
+      float2 wh = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane + 32]);
+      float sum = warp_sum(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
+      float scale = rsqrtf(sum / kHeadDim + a.eps);
+      low.x *= scale * wl.x, low.y *= scale * wl.y;
+      high.x *= scale * wh.x, high.y *= scale * wh.y;
+    }
+    float2 l = low, h = high;
+    low = make_float2(l.x * rope.x - h.x * rope.y, l.y * rope.z - h.y * rope.w);
+    high = make_float2(h.x * rope.x + l.x * rope.y, h.y * rope.z + l.y * rope.w);
+  }
+  const __nv_bfloat162 low_b = __floats2bfloat162_rn(low.x, low.y);
+  const __nv_bfloat162 high_b = __floats2bfloat162_rn(high.x, high.y);
+  if (is_query) {
+    *low_p = low_b, *high_p = high_b;
+    return;
+  }
+  long long unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot + (block & 1);
   __nv_bfloat16* out = reinterpret_cast<__nv_bfloat16*>(
       a.pool + unit * a.block_tokens * (kTileBytes / kTileTokens) +
       (token / kTileTokens) * kTileBytes);
   const int t = token % kTileTokens, d = 2 * lane;
-  if (!h.is_key) {
+  if (!is_key) {
     out += kTileBytes / 4;
-    out[value_index(t, d)] = h.low.x, out[value_index(t, d + 1)] = h.low.y;
-    out[value_index(t, d + 64)] = h.high.x, out[value_index(t, d + 65)] = h.high.y;
+    out[value_index(t, d)] = low_b.x, out[value_index(t, d + 1)] = low_b.y;
+    out[value_index(t, d + 64)] = high_b.x, out[value_index(t, d + 65)] = high_b.y;
     return;
   }
-  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d)) = h.low;
-  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d + 64)) = h.high;
-  if (h.bounded)
-    merge_bounds(h.bounds, __bfloat1622float2(h.low), __bfloat1622float2(h.high), token == 0,
-                 a.fp8);
-}
-
-// One warp per row and kAppendParts heads: norm, rotation, K and V into the active block, min/max.
-__global__ void __launch_bounds__(256, 6) append_kv(const AppendArgs a) {
-  begin_dependent();
-  const int lane = threadIdx.x & 31;
-  const int groups = (a.query_heads + 2 * a.heads + kAppendParts - 1) / kAppendParts;
-  const int item = blockIdx.x * 8 + (threadIdx.x >> 5);
-  if (item >= a.rows * groups) return;
-  const int row = item / groups, first = item % groups * kAppendParts;
-  const int position = a.position[row % a.batch] + row / a.batch;
-  const float4 rope =
-      reinterpret_cast<const float4*>(a.rope)[static_cast<long long>(position) * 32 + lane];
-  HeadPart parts[kAppendParts];
-#pragma unroll
-  for (int i = 0; i < kAppendParts; ++i) parts[i] = load_part(a, row, first + i, position, lane);
-#pragma unroll
-  for (int i = 0; i < kAppendParts; ++i) {
-    HeadPart& h = parts[i];
-    if (!h.inside) break;
-    if (h.is_query || h.is_key) norm_rotate(a, h, rope, lane);
-    if (h.is_query) {
-      __nv_bfloat162* data = reinterpret_cast<__nv_bfloat162*>(
-          a.qkv + static_cast<long long>(row) * a.width + (first + i) * kHeadDim);
-      data[lane] = h.low, data[lane + 32] = h.high;
-    } else {
-      write_token(a, h, position, lane);
-    }
-  }
+  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d)) = low_b;
+  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d + 64)) = high_b;
+  if (bounded)
+    merge_bounds(bounds, __bfloat1622float2(low_b), __bfloat1622float2(high_b), token == 0, a.fp8);
 }
 
 }  // namespace oasis
