@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -87,8 +88,15 @@ def model_options(command: Command) -> Command:
     show_default=True,
     help="Attention trace; repeat for several.",
 )
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Draw it, too: .svg, .png or .pdf (needs matplotlib).",
+)
+@click.option("--force", is_flag=True, help="Replace an existing file of --plot.")
 @output_options
-def paper(name: str, context: int | None, output_format: str, quiet: bool, **inputs: Any) -> None:
+def paper(name: str, plot: Path | None, output_format: str, quiet: bool, **inputs: Any) -> None:
     """Reproduce a published table or figure: published beside simulated, with errors.
 
     NAME is fig1 (intensities of models), fig2 (retrieval share), fig4 and fig6 (prediction by
@@ -98,11 +106,19 @@ def paper(name: str, context: int | None, output_format: str, quiet: bool, **inp
     from oasis_sim.paper.reproduce import Inputs
     from oasis_sim.report.directory import json_text
 
+    context = inputs["context"]
     if context is not None and name not in WITH_CONTEXT:
         raise click.UsageError(f"--context applies to fig1 and fig11, not to {name}")
+    if plot is not None:
+        check_drawing(name, plot, inputs["force"])
     names = NAMES if name == ALL else (name,)
     wanted = Inputs(inputs["profile"], inputs["engine"], inputs["trace"], context)
     found = [reproduced(each, wanted, quiet) for each in names]
+    if plot is not None:
+        from oasis_sim.paper.plot import draw
+
+        draw(found[0], plot)
+        note(f"plot: {plot}", quiet)
     if output_format == "json":
         documents = [comparison.to_json() for comparison in found]
         sys.stdout.write(json_text(documents if name == ALL else documents[0]))
@@ -112,6 +128,15 @@ def paper(name: str, context: int | None, output_format: str, quiet: bool, **inp
         for comparison in found:
             for text in comparison.notes:
                 note(f"{comparison.name}: {text}", quiet)
+
+
+def check_drawing(name: str, plot: Path, force: bool) -> None:
+    """Refuse a picture that could not be drawn or written, before the simulations."""
+    from oasis_sim.report.plotfile import check_plot
+
+    if name == ALL:
+        raise click.UsageError("--plot draws one table or figure; name it instead of all")
+    check_plot(plot, force=force)
 
 
 def reproduced(name: str, inputs: Inputs, quiet: bool) -> Comparison:

@@ -47,11 +47,12 @@ def compare(profile: HardwareProfile, context: int = CONTEXT_TOKENS) -> Comparis
     for model in models:
         found = place(profile, model, context)
         keys = {"model": model.name, "attention": model.attention, "system": model.system}
+        extra = {"gpus": model.gpus}
         for tier in TIERS:
             at: dict[str, str | float] = {**keys, "roof": tier}
-            rows.append(Row(at, INTENSITY, "tok/GB", None, found.intensities[tier]))
-            rows.append(Row(at, RATE, "tok/s", None, found.rates[tier]))
-        rows.append(Row({**keys, "roof": BATCH}, RATE, "tok/s", None, found.rates[BATCH]))
+            rows.append(Row(at, INTENSITY, "tok/GB", None, found.intensities[tier], extra))
+            rows.append(Row(at, RATE, "tok/s", None, found.rates[tier], extra))
+        rows.append(Row({**keys, "roof": BATCH}, RATE, "tok/s", None, found.rates[BATCH], extra))
         if found.rates[BATCH] is None:
             misfits.append(f"{model.name} does not fit {model.gpus} x {profile.name}")
     title = f"{TITLE} ({context:,} tokens, {profile.name})"

@@ -1,0 +1,49 @@
+"""Pictures as files: checked before the long work, the same bytes for the same picture."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oasis_sim.errors import InputError, UsageError
+from oasis_sim.fileio import printable, write_atomic
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUFFIXES = (".svg", ".png", ".pdf")
+DOTS_PER_INCH = 150
+STYLE: Mapping[str, object] = {
+    "svg.hashsalt": "oasis-sim",
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+}
+DATES = {"svg": "Date", "pdf": "CreationDate"}
+
+
+def check_plot(path: Path, *, force: bool) -> None:
+    """Raise UsageError or InputError when a picture cannot be drawn, or written where it should."""
+    shown = printable(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise UsageError(f"{shown}: unknown picture format; end the name in {', '.join(SUFFIXES)}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError("is no place for a file", file=shown, fix="name a file in a directory")
+    if path.exists() and not force:
+        raise UsageError(f"{shown}: exists; choose another name or add --force")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("a plot needs matplotlib: pip install 'oasis-sim[plot]'")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of its suffix, without a date in it."""
+    kind = path.suffix.lower().removeprefix(".")
+    metadata = {DATES[kind]: None} if kind in DATES else {}
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
+    write_atomic(path, buffer.getvalue())
