@@ -14,7 +14,7 @@ from oasis_sim.cli.options import (
     scenario_options_but_scheme,
     spec_from,
 )
-from oasis_sim.cli.terminal import note, progress_bar
+from oasis_sim.cli.terminal import note, simulation_bar
 from oasis_sim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -51,11 +51,12 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 def case_of(name: str, short: str, values: Mapping[str, Any]) -> Case:
     """Read a run directory, or simulate a scheme."""
+    from oasis_sim.report.compare import check_case
     from oasis_sim.report.rundir import read_summary
     from oasis_sim.report.side_by_side import Case
 
     if Path(name).is_dir():
-        return Case(short, read_summary(name))
+        return check_case(Case(short, read_summary(name)))
     return Case(short, simulated(for_scheme(values, name), short))
 
 
@@ -67,7 +68,7 @@ def simulated(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
     scenario = spec_from(values).scenario()
     show_warnings(scenario, values["quiet"])
-    with progress_bar(f"simulating {name}", values["quiet"]) as progress:
+    with simulation_bar(f"simulating {name}", values["quiet"]) as progress:
         result = simulate(scenario, progress)
     check_conservation(result)
     return summarise(result)

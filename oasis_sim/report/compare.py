@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import IO, Any
 
+from oasis_sim.errors import InputError
 from oasis_sim.report.csvfile import write_rows
 from oasis_sim.report.directory import json_text
 from oasis_sim.report.numbers import number
@@ -14,6 +15,20 @@ from oasis_sim.text import one_line
 
 SCHEMA_VERSION = 1
 PROXIES = "quality proxies are read off the trace; they are not accuracy"
+
+
+def check_case(case: Case) -> Case:
+    """Return a case whose summary holds all that a comparison reads; raise InputError otherwise."""
+    try:
+        comparison_json((case, case))
+        notes_of((case,))
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InputError(
+            f"its summary is damaged ({type(error).__name__}: {error})",
+            file=case.name,
+            fix="run again",
+        ) from None
+    return case
 
 
 def comparison_json(cases: tuple[Case, ...]) -> dict[str, Any]:

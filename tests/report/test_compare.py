@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from oasis_sim.engine import simulate
 from oasis_sim.errors import InputError
 from oasis_sim.metrics import summarise
-from oasis_sim.report.compare import comparison_json
+from oasis_sim.report.compare import check_case, comparison_json, write_comparison
 from oasis_sim.report.rundir import read_summary
 from oasis_sim.report.side_by_side import METRICS, Case, Line, inputs_that_differ, lines_of
 from oasis_sim.report.why import limits_of, reasons
@@ -135,3 +136,33 @@ def test_a_summary_survives_its_file(tmp_path: Path) -> None:
     summary = summary_of("oasis")
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert read_summary(tmp_path) == summary
+
+
+def leaves(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the paths of all parts of nested mappings."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        found += [each for key, item in value.items() for each in leaves(item, (*path, key))]
+    return found
+
+
+@given(st.data())
+def test_a_damaged_summary_is_refused_or_shown(data: st.DataObject) -> None:
+    """With any one part missing or replaced, it is an InputError or a table, never a crash."""
+    summary = copy.deepcopy(summary_of("oasis"))
+    path = data.draw(st.sampled_from(leaves(summary)))
+    part = summary
+    for key in path[:-1]:
+        part = part[key]
+    junk = data.draw(st.none() | st.just("gone") | st.integers(0, 2) | st.text() | st.just([]))
+    if junk == "gone":
+        del part[path[-1]]
+    else:
+        part[path[-1]] = junk
+    try:
+        case = check_case(Case("junk", summary))
+    except InputError as error:
+        assert "junk" in str(error)
+        return
+    for output_format in ("table", "json", "csv"):
+        write_comparison((Case("good", summary_of("oasis")), case), output_format, io.StringIO())
