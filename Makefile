@@ -36,6 +36,8 @@ clean:
 # The stamps say which extras are installed; they are renewed when pyproject.toml changes.
 $(VENV)/.simulator: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable .
+	@echo "compiling the simulator's core"
+	@$(BIN)/oasis-sim run --requests 1 --output-tokens 8 --quiet --force --out $(VENV)/first-run >/dev/null
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(VENV)/bin/python

@@ -19,7 +19,7 @@ from oasis_sim.cli.options import (
     scenario_options,
     spec_from,
 )
-from oasis_sim.cli.terminal import note, progress_bar
+from oasis_sim.cli.terminal import note, simulation_bar
 from oasis_sim.errors import UsageError
 from oasis_sim.text import plain
 
@@ -91,7 +91,7 @@ def run_one(values: Mapping[str, Any]) -> dict[str, Any]:
     config = write_config(spec, scenario)
     place = RunPlace.choose(values["out"], values["force"], scenario, config)
     show_warnings(scenario, quiet)
-    with progress_bar("simulating", quiet) as progress:
+    with simulation_bar("simulating", quiet) as progress:
         result = simulate(scenario, progress)
     check_conservation(result)
     summary = summarise(result)

@@ -24,6 +24,16 @@ def note(text: str, quiet: bool = False) -> None:
 
 
 @contextmanager
+def simulation_bar(title: str, quiet: bool = False) -> Iterator[Progress | None]:
+    """Give a callback as `progress_bar` does, and say so when the core has to be compiled first."""
+    from oasis_sim.compiled import compilation_told
+
+    text = "compiling the simulator's core, once per installation (about 10 s)"
+    with compilation_told(lambda: note(text, quiet)), progress_bar(title, quiet) as progress:
+        yield progress
+
+
+@contextmanager
 def progress_bar(title: str, quiet: bool = False) -> Iterator[Progress | None]:
     """Give a callback `(done, total)` that draws a bar, or None where nobody watches."""
     if quiet or not sys.stderr.isatty():
