@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_exec.build import build_selection_for_cpu
+from oasis_sim.residency.rule import ResidencyRule
+from oasis_sim.residency.simulate import simulate
 from tests.gpu_exec.kernel_oracles import PairState, select_oracle
 from tests.gpu_exec.selection_cases import SelectBuffers, SelectCase
 
@@ -102,3 +104,38 @@ def test_top_zero_and_all_negative() -> None:
     check_walk(SelectCase(1, 1, 3, 0, 0, 32), scores, slots, 31 * 16)
     check_walk(SelectCase(1, 1, 3, 1, 1, 32), scores, slots, 31 * 16)
     check_walk(SelectCase(1, 1, 3, 3, 3, 32), scores, slots, 31 * 16)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    chosen=st.integers(1, 10),
+    extra=st.integers(0, 6),
+    cap=st.integers(0, 10),
+)
+def test_selection_equals_the_residency_core(seed: int, chosen: int, extra: int, cap: int) -> None:
+    """The simulator's compiled core and the kernel admit the same blocks into the same slots."""
+    rng = np.random.default_rng(seed)
+    steps, heads, blocks = 30, 2, 48
+    order = np.stack(
+        [[[rng.permutation(blocks) for _ in range(heads)]] for _ in range(steps)]
+    ).astype(np.uint16)
+    position = (16 * (blocks - 4) + np.arange(steps)).astype(np.int32)
+    rule = ResidencyRule(chosen, chosen + extra, cap)
+    log = simulate(order, order, position, rule, moves=True)
+    assert log.moves is not None
+    case = SelectCase(1, heads, chosen + extra, chosen, cap, blocks)
+    start = log.moves.start[0].astype(np.int64)
+    buffers = SelectBuffers(case, np.where(start == 65535, -1, start))
+    for step in range(1, steps):
+        for head in range(heads):
+            buffers.scores[head, order[step, 0, head]] = np.arange(blocks, 0, -1)
+        buffers.run_on_cpu(position[step : step + 1] - 1, step)
+        expected = set()
+        for head in range(heads):
+            row = step * heads + head
+            part = slice(log.moves.offset[row], log.moves.offset[row + 1])
+            pairs = zip(log.moves.block[part], log.moves.slot[part], strict=True)
+            expected |= {(head, int(block), int(slot)) for block, slot in pairs}
+            assert log.needed[step, 0, head] == buffers.counts[head, 0]
+        assert expected == buffers.moves()
