@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from oasis_sim.cli.options import ENGINES, TOKENS, output_options
-from oasis_sim.cli.terminal import note, progress_bar
+from oasis_sim.cli.terminal import note, simulation_bar
 
 if TYPE_CHECKING:
     from oasis_sim.engine.scenario import Scenario
@@ -144,7 +144,7 @@ def reproduced(name: str, inputs: Inputs, quiet: bool) -> Comparison:
     from oasis_sim.paper.reproduce import reproduce
     from oasis_sim.paper.setup import no_progress
 
-    with progress_bar(name, quiet) as bar:
+    with simulation_bar(name, quiet) as bar:
         return reproduce(name, inputs, bar or no_progress)
 
 
@@ -259,7 +259,7 @@ def breakdown(output_format: str, quiet: bool, **values: Any) -> None:
         "context_tokens": values["context"],
         "tp": scenario.tp,
     }
-    with progress_bar("simulating", quiet) as progress:
+    with simulation_bar("simulating", quiet) as progress:
         result = simulate(scenario, progress)
     rows = breakdown_of(serial, result).rows()
     write_rows_under(heading, rows, output_format, sys.stdout)
