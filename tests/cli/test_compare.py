@@ -52,6 +52,17 @@ def test_several_schemes_of_a_run_are_written_and_compared(
     assert capsys.readouterr().out == table
 
 
+def test_places_are_settled_before_the_first_run(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """When one of the directories is taken, none is written."""
+    (beside / "out" / "oasis").mkdir(parents=True)
+    (beside / "out" / "oasis" / "mine.txt").write_text("keep")
+    assert main(["run", *SMALL, *BUDGET, "--scheme", "dense,oasis", "--out", "out"]) == 2
+    assert "oasis: is not empty" in capsys.readouterr().err
+    assert [path.name for path in (beside / "out").iterdir()] == ["oasis"]
+
+
 def test_a_directory_beside_a_scheme(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A finished run and a scheme that is simulated now; CSV has a column for each."""
     assert main(["run", *SMALL, *BUDGET, "--out", "out/a", "--quiet"]) == 0
