@@ -38,6 +38,7 @@ def residency_rule(scheme: Scheme) -> ResidencyRule:
         recent_blocks=scheme.recent_blocks,
         block_tokens=scheme.block_tokens,
         on_demand=scheme.predictor == "current",
+        cap_over_heads=scheme.cap_over == "layer",
     )
 
 

@@ -41,7 +41,7 @@ def _choose(order: Blocks, first: int, last: int, limit: int, chosen: Blocks) ->
 
 
 @compiled
-def _sort_outside(head: Head, step: int, inside: int, begin: int, end: int) -> int:
+def sort_outside(head: Head, step: int, inside: int, begin: int, end: int) -> int:
     """Bring `outside` up to date for a new target: drop what it names, append what it leaves.
 
     The copying loops write first and advance if the block is kept: no branch to mispredict.
@@ -68,7 +68,7 @@ def _sort_outside(head: Head, step: int, inside: int, begin: int, end: int) -> i
 
 
 @compiled
-def _admit(head: Head, sizes: Sizes, target: int, resident: int) -> tuple[int, int, int, int]:
+def admit(head: Head, sizes: Sizes, target: int, resident: int) -> tuple[int, int, int, int]:
     """Give slots to the first missing target blocks; return needed, admitted, inside, evicted."""
     slot_of, chosen, missing = head.slot_of, head.chosen, head.missing
     within, outside = head.inside, head.outside
@@ -138,7 +138,7 @@ def _captured(
 
 
 @compiled
-def _record_start(head: Head, blocks: int, start: Blocks) -> None:
+def record_start(head: Head, blocks: int, start: Blocks) -> None:
     """Write which block each slot holds."""
     for block in range(blocks):
         if head.slot_of[block] >= 0:
@@ -146,14 +146,14 @@ def _record_start(head: Head, blocks: int, start: Blocks) -> None:
 
 
 @compiled
-def _candidates(order: Blocks, sizes: Sizes, position: int, chosen: Blocks) -> int:
+def candidates(order: Blocks, sizes: Sizes, position: int, chosen: Blocks) -> int:
     """Choose from an order among the candidates of a position; return how many."""
     last = position // sizes.block_tokens - sizes.recent
     return _choose(order, sizes.sink, last, sizes.chosen, chosen)
 
 
 @compiled
-def _report(
+def report(
     trace: Trace,
     path: Path,
     sizes: Sizes,
@@ -166,7 +166,7 @@ def _report(
     step, layer, number = place
     row, position = path.use_row[step], path.use_position[step]
     out = step - path.first
-    used = _candidates(trace.use[row, layer, number], sizes, position, head.chosen)
+    used = candidates(trace.use[row, layer, number], sizes, position, head.chosen)
     counts.overlap[out, layer, number] = _overlap(head, step, used, attended)
     mass = trace.mass[row, layer, number]
     if mass.shape[0] > 0:
@@ -176,7 +176,7 @@ def _report(
 
 
 @compiled
-def _write_moves(moves: MoveArrays, head: Head, row: int, admitted: int) -> None:
+def write_moves(moves: MoveArrays, head: Head, row: int, admitted: int) -> None:
     """Write the blocks that a step admitted, at the place reserved for it."""
     for index in range(admitted):
         to = moves.offset[row] + index
@@ -200,32 +200,32 @@ def _run_head(
     head.target_step[:] = -1
     head.use_step[:] = -1
     first = trace.use[path.use_row[0], layer, number]
-    inside = _candidates(first, sizes, path.use_position[0], head.inside)
+    inside = candidates(first, sizes, path.use_position[0], head.inside)
     for index in range(inside):
         head.slot_of[head.inside[index]] = index
     begin, end, needed, admitted = 0, 0, 0, 0
     for step in range(path.use_row.shape[0]):
         if step == path.first and moves.offset.shape[0] > 0:
-            _record_start(head, sizes.blocks, moves.start[layer, number])
+            record_start(head, sizes.blocks, moves.start[layer, number])
         if step > 0:
             resident = inside + end - begin
             order = trace.target[path.target_row[step], layer, number]
-            target = _candidates(order, sizes, path.target_position[step], head.chosen)
+            target = candidates(order, sizes, path.target_position[step], head.chosen)
             for index in range(target):
                 head.target_step[head.chosen[index]] = step
-            end = _sort_outside(head, step, inside, begin, end)
-            needed, admitted, inside, begin = _admit(head, sizes, target, resident)
+            end = sort_outside(head, step, inside, begin, end)
+            needed, admitted, inside, begin = admit(head, sizes, target, resident)
         out = step - path.first
         if out < 0:
             continue
         if moves.offset.shape[0] > 0:
             row = (out * trace.use.shape[1] + layer) * trace.use.shape[2] + number
-            _write_moves(moves, head, row, admitted)
+            write_moves(moves, head, row, admitted)
         counts.needed[out, layer, number] = needed
         counts.admitted[out, layer, number] = admitted
         unread = max(0, inside + end - begin - sizes.chosen)
         attended = Attended(inside, begin + unread, end)
-        _report(trace, path, sizes, counts, head, (step, layer, number), attended)
+        report(trace, path, sizes, counts, head, (step, layer, number), attended)
 
 
 @compiled

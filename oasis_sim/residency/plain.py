@@ -40,10 +40,19 @@ class HeadPool:
         outside = set(self.slot_of) - set(target)
         return sorted(outside, key=lambda block: (self.stamp[block], block))
 
-    def advance(self, step: int, target: list[int]) -> tuple[int, list[int]]:
-        """Move the pool towards a target; return the number needed and the blocks admitted."""
+    def missing(self, target: list[int]) -> list[int]:
+        """Return the ranks of the target's blocks that are not resident."""
+        return [rank for rank, block in enumerate(target) if block not in self.slot_of]
+
+    def advance(
+        self, step: int, target: list[int], cap: int | None = None
+    ) -> tuple[int, list[int]]:
+        """Move the pool towards a target; return the number needed and the blocks admitted.
+
+        `cap` takes the place of the rule's.
+        """
         needed = [block for block in target if block not in self.slot_of]
-        admitted = needed[: self.rule.cap_blocks]
+        admitted = needed[: self.rule.cap_blocks if cap is None else cap]
         excess = max(0, len(self.slot_of) + len(admitted) - self.rule.pool_blocks)
         victims = self.eviction_order(target)[:excess]
         used = set(self.slot_of.values())
@@ -69,6 +78,19 @@ class HeadPool:
         assert len(set(slots)) == len(slots), "two blocks in one slot"
         assert all(0 <= slot < self.rule.pool_blocks for slot in slots), "slot outside the pool"
         assert set(self.stamp) == set(self.slot_of), "a stamp without a block, or the reverse"
+
+
+def caps_of(pools: list[HeadPool], targets: list[list[int]], rule: ResidencyRule) -> list[int]:
+    """Return the admissions that each head of a layer may make in a step."""
+    if not rule.cap_over_heads:
+        return [rule.cap_blocks] * len(pools)
+    wanted = [
+        (rank, head)
+        for head, (pool, target) in enumerate(zip(pools, targets, strict=True))
+        for rank in pool.missing(target)
+    ]
+    granted = [head for _, head in sorted(wanted)[: rule.cap_blocks * len(pools)]]
+    return [granted.count(head) for head in range(len(pools))]
 
 
 def captured_mass(
@@ -97,9 +119,15 @@ def simulate_plain(
     captured = np.zeros(shape)
     moved: list[list[tuple[int, int]]] = [[] for _ in range(needed.size)]
     start = np.full((layers, heads, rule.pool_blocks), NO_BLOCK, dtype=np.uint16)
-    for layer, head in np.ndindex(layers, heads):
-        pool = HeadPool(rule)
-        for step in range(path.steps):
+    pools = {place: HeadPool(rule) for place in np.ndindex(layers, heads)}
+    for step, layer in np.ndindex(path.steps, layers):
+        targets = []
+        for head in range(heads):
+            row = target_order[path.target_row[step], layer, head]
+            targets.append(pools[layer, head].choose(row, int(path.target_position[step])))
+        caps = caps_of([pools[layer, head] for head in range(heads)], targets, rule)
+        for head in range(heads):
+            pool = pools[layer, head]
             position = int(path.use_position[step])
             true_row = use_order[path.use_row[step], layer, head]
             true_set = pool.choose(true_row, position)
@@ -110,9 +138,8 @@ def simulate_plain(
                     start[layer, head, slot] = block
             target, missing, fetched = true_set, 0, list[int]()
             if step > 0:
-                row = target_order[path.target_row[step], layer, head]
-                target = pool.choose(row, int(path.target_position[step]))
-                missing, fetched = pool.advance(step, target)
+                target = targets[head]
+                missing, fetched = pool.advance(step, target, caps[head])
             pool.check()
             place = (step - path.first, layer, head)
             if step < path.first:

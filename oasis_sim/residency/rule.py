@@ -18,7 +18,9 @@ class ResidencyRule:
     ``cap_blocks`` (C) may be admitted per step, P or more meaning no cap. The first
     ``sink_blocks`` and the newest ``recent_blocks`` (the one being filled included) are always
     resident, besides the pool. ``on_demand`` selects with the current query itself instead of a
-    prediction made one step ahead.
+    prediction made one step ahead. With ``cap_over_heads`` the heads of a layer share their caps:
+    C times their number may be admitted among them, better ranks in a head's order first, then
+    lower heads.
     """
 
     chosen_blocks: int
@@ -28,6 +30,7 @@ class ResidencyRule:
     recent_blocks: int = 1
     block_tokens: int = 16
     on_demand: bool = False
+    cap_over_heads: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes that contradict each other."""

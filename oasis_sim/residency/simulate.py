@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
-from oasis_sim.residency import arrays, core
+from oasis_sim.residency import arrays, core, pooled
 from oasis_sim.residency.rule import Moves, ResidencyLog, ResidencyRule, StepPath
 from oasis_sim.trace.mass import mass_table
 from oasis_sim.trace.trace import NO_BLOCK, Order
+
+Run = Callable[[arrays.Trace, arrays.Path, arrays.Sizes, arrays.Counts, arrays.MoveArrays], None]
 
 
 def straight_path(
@@ -72,8 +76,9 @@ def simulate_path(
     )
     sizes = _core_sizes(rule, path)
     way = _core_path(path)
-    core.run_heads(trace, way, sizes, counts, nothing)
-    found = _moves(trace, way, sizes, counts) if moves else None
+    run = pooled.run_pooled if rule.cap_over_heads else core.run_heads
+    run(trace, way, sizes, counts, nothing)
+    found = _moves(run, trace, way, sizes, counts) if moves else None
     captured = None if mass is None else counts.mass / arrays.MASS_UNITS
     return ResidencyLog(counts.needed, counts.admitted, counts.overlap, captured, found)
 
@@ -87,7 +92,7 @@ def total_mass(mass: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.f
 
 
 def _moves(
-    trace: arrays.Trace, path: arrays.Path, sizes: arrays.Sizes, counts: arrays.Counts
+    run: Run, trace: arrays.Trace, path: arrays.Path, sizes: arrays.Sizes, counts: arrays.Counts
 ) -> Moves:
     """Run again, now that the number of moves is known, and write them."""
     offset = np.zeros(counts.admitted.size + 1, dtype=np.int64)
@@ -98,7 +103,7 @@ def _moves(
         np.zeros(int(offset[-1]), dtype=np.uint16),
         _start(counts.admitted.shape, sizes.pool),
     )
-    core.run_heads(trace, path, sizes, counts, found)
+    run(trace, path, sizes, counts, found)
     return Moves(found.offset, found.block, found.slot, found.start)
 
 

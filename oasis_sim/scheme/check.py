@@ -11,6 +11,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "predictor": ("draft", "previous", "current", "oracle"),
     "lookahead": ("one_step", "one_layer", "none"),
     "unit": ("block", "token"),
+    "cap_over": ("head", "layer"),
     "evict": ("least_recently_selected",),
     "transport": ("sm_gather", "copy_engine", "naive", "cpu_gather"),
     "offload_at": ("decode", "prefill", "layer"),
@@ -87,6 +88,7 @@ def _rules_without_offload(scheme: Scheme) -> list[tuple[bool, str, str]]:
         (scheme.fetch_ratio is not None, "fetch_ratio", alone),
         (scheme.cap_blocks is not None, "cap_blocks", alone),
         (scheme.adaptive_cap, "adaptive_cap", alone),
+        (scheme.cap_over != "head", "cap_over", alone),
         (scheme.pool_factor != 1.0, "pool_factor", alone),
         (scheme.correction_share > 0, "correction_share", alone),
         (not scheme.reuse, "reuse", alone),
@@ -127,5 +129,10 @@ def _rules_of_fetching(scheme: Scheme) -> list[tuple[bool, str, str]]:
         (scheme.adaptive_cap and capped, "adaptive_cap", "replaces a fixed cap; drop that one"),
         (scheme.adaptive_cap and not ahead, "adaptive_cap", "needs lookahead one_step"),
         (scheme.correction_share > 0 and not ahead, "correction_share", "needs lookahead one_step"),
+        (
+            scheme.cap_over == "layer" and not (capped or scheme.adaptive_cap),
+            "cap_over",
+            "needs a cap",
+        ),
         (not scheme.reuse and (capped or scheme.adaptive_cap), "reuse", "false excludes a cap"),
     ]

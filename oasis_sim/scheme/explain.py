@@ -106,12 +106,13 @@ def moves(scheme: Scheme) -> tuple[str, ...]:
 
 def _amount(scheme: Scheme) -> str:
     """Say how many blocks are fetched per layer, head and step."""
+    shared = ", as a mean over the heads of a layer" if scheme.cap_over == "layer" else ""
     if scheme.adaptive_cap:
-        return "as many of the missing blocks are fetched as hide under the step"
+        return f"as many of the missing blocks are fetched as hide under the step{shared}"
     if not scheme.reuse:
         return "the whole selection is fetched, resident or not"
     if scheme.admission_cap < scheme.chosen_blocks:
-        return f"at most {scheme.admission_cap:,} of the missing blocks are fetched"
+        return f"at most {scheme.admission_cap:,} of the missing blocks are fetched{shared}"
     return "all missing blocks are fetched"
 
 

@@ -30,6 +30,7 @@ class Scheme:
     fetch_ratio: admissions per layer, head and step as a fraction of the budget (None: all);
         cap_blocks: the same as a number. Give one of them at most.
     adaptive_cap: admit in each step as many blocks as hide under it, instead of a fixed cap.
+    cap_over: `layer` lets the heads of a layer share their caps: who misses more fetches more.
     correction_share: share of a prediction's fetches that is made on the critical path, because
         the query moved too far from the one that predicted (FreeKV).
     reuse: blocks that are resident are not fetched again; False fetches the whole selection.
@@ -66,6 +67,7 @@ class Scheme:
     fetch_ratio: float | None = None
     cap_blocks: int | None = None
     adaptive_cap: bool = False
+    cap_over: str = "head"
     correction_share: float = 0.0
     reuse: bool = True
     evict: str = "least_recently_selected"

@@ -162,7 +162,9 @@ def test_ladder_of_caps() -> None:
     assert [1, 2, 3, 4, 5] == [rule.cap_blocks for rule in cap_ladder(short)]
 
 
-@pytest.mark.parametrize("name", ["quest", "infinigen", "shadowkv", "freekv", "oasis-adaptive"])
+@pytest.mark.parametrize(
+    "name", ["quest", "infinigen", "shadowkv", "freekv", "oasis-adaptive", "oasis-shared"]
+)
 def test_what_a_schedule_cannot_hold_gives_none(name: str) -> None:
     """Replay moves whole blocks of K and V from one list: other schemes leave no schedule."""
     assert simulate(scenario(name)).schedule is None

@@ -56,6 +56,7 @@ def test_core_equals_plain_twin(data: st.DataObject) -> None:
     """Every count, move and slot agrees on any trace, rule and walk."""
     trace = data.draw(attention_traces())
     rule = data.draw(residency_rules())
+    rule = replace(rule, cap_over_heads=data.draw(st.booleans()))
     path = data.draw(paths(trace, rule.block_tokens))
     target = next(iter(trace.pred_order.values()), trace.use_order)
     args = (trace.use_order, target, path, rule)
@@ -110,6 +111,32 @@ def test_a_cap_of_zero_moves_nothing(trace: AttentionTrace, rule: ResidencyRule)
     assert 0 == log.admitted.sum()
     assert log.moves is not None
     assert 0 == len(log.moves.block)
+
+
+@settings(max_examples=60, deadline=None)
+@given(attention_traces(), residency_rules())
+def test_a_cap_over_heads_grants_as_much_as_separate_caps_or_more(
+    trace: AttentionTrace, rule: ResidencyRule
+) -> None:
+    """A layer admits C x heads together, or all that it needs."""
+    rule = replace(rule, cap_over_heads=True)
+    log = simulate(trace.use_order, trace.use_order, trace.position, rule)
+    total = rule.cap_blocks * log.needed.shape[2]
+    np.testing.assert_array_equal(
+        np.minimum(log.needed.sum(axis=2), total), log.admitted.sum(axis=2)
+    )
+
+
+def test_heads_that_share_a_cap_by_hand() -> None:
+    """Head 1 misses two blocks and head 0 none: with one admission each, head 1 gets both."""
+    still, moving = [[0, 1, 2, 3]] * 2, [[0, 1, 2, 3], [2, 3, 0, 1]]
+    use = np.array([still, moving], dtype=np.uint16).transpose(1, 0, 2)[:, None]
+    position = np.array([40, 41], dtype=np.int32)
+    own = ResidencyRule(2, 2, 1, sink_blocks=0, recent_blocks=0, block_tokens=4)
+    for rule, expected in ((own, [0, 1]), (replace(own, cap_over_heads=True), [0, 2])):
+        log = simulate(use, use, position, rule)
+        assert [0, 2] == log.needed[1, 0].tolist()
+        assert expected == log.admitted[1, 0].tolist()
 
 
 def test_worked_example_by_hand() -> None:

@@ -24,7 +24,7 @@ OASIS = load_scheme("oasis")
 def test_presets() -> None:
     """Every preset is there, under its own name and with a description."""
     systems = ("dense", "freekv", "hisparse", "infinigen", "quest", "shadowkv")
-    variants = ("oasis-adaptive", "oasis-fp8", "oasis-pool", "oasis")
+    variants = ("oasis", "oasis-adaptive", "oasis-fp8", "oasis-pool", "oasis-shared")
     assert sorted(scheme_names()) == sorted(
         (*systems, *variants, "on-demand", "oracle", "previous-token")
     )
@@ -118,6 +118,8 @@ def test_file_round_trip(scheme: Scheme) -> None:
         ({"offload": False}, "draft_row"),
         ({"draft_kv_bytes_per_token": -1}, "draft_kv_bytes_per_token"),
         ({"adaptive_cap": True}, "adaptive_cap"),
+        ({"cap_over": "layer", "fetch_ratio": None}, "cap_over"),
+        ({"cap_over": "model"}, "cap_over"),
         ({"reuse": False}, "reuse"),
         ({"correction_share": 1.5}, "correction_share"),
         ({"lookahead": "one_layer"}, "lookahead"),
@@ -138,6 +140,7 @@ def test_contradictions(changes: dict[str, Any], part: str) -> None:
         ("quest", {"reuse": False}, "reuse"),
         ("quest", {"offload_at": "layer"}, "offload_at"),
         ("quest", {"adaptive_cap": True}, "adaptive_cap"),
+        ("quest", {"cap_over": "layer"}, "cap_over"),
         ("quest", {"host_bytes_per_element": 1}, "host_bytes_per_element"),
         ("shadowkv", {"adaptive_cap": True}, "adaptive_cap"),
         ("shadowkv", {"correction_share": 0.1}, "correction_share"),
