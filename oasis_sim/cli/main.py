@@ -30,10 +30,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "plan": ("oasis_sim.cli.plan:plan", "Find the fewest GPUs that meet latency targets."),
         "paper": ("oasis_sim.cli.paper:paper", "Put published numbers beside simulated ones."),
         "breakdown": (
-            "oasis_sim.cli.paper:breakdown",
+            "oasis_sim.cli.roofs:breakdown",
             "Split the time per token of on-demand retrieval.",
         ),
-        "roofline": ("oasis_sim.cli.paper:roofline", "Show what each memory tier permits at most."),
+        "roofline": ("oasis_sim.cli.roofs:roofline", "Show what each memory tier permits at most."),
         "trace": ("oasis_sim.cli.trace:trace", "Look into, check, convert and make traces."),
         "record": ("oasis_sim.cli.record:record", "Record the attention trace of a real model."),
         "replay": ("oasis_sim.cli.gpu:replay", "Execute a run's schedule on a GPU and compare."),
