@@ -20,6 +20,10 @@ TRANSPORTS = {
     "naive": "one copy call per block",
     "cpu_gather": "the CPU, which gathers, and one copy",
 }
+EVICTED = {
+    "least_recently_selected": "was selected longest ago",
+    "belady": "is selected again last (a bound, not a system)",
+}
 LEAVES = {
     "decode": "a prompt's KV leaves HBM in the background, once the context is above the budget",
     "prefill": "a prompt's KV leaves HBM when its prefill ends",
@@ -119,7 +123,7 @@ def _amount(scheme: Scheme) -> str:
 def _replaced(scheme: Scheme) -> str:
     if not scheme.reuse:
         return "what was fetched before is overwritten"
-    return "a fetched block replaces the one outside the selection that was selected longest ago"
+    return f"a fetched block replaces the one outside the selection that {EVICTED[scheme.evict]}"
 
 
 def waits(scheme: Scheme) -> tuple[str, ...]:

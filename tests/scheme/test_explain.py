@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 
 from oasis_sim.scheme import Scheme, load_scheme, scheme_names, with_options
-from oasis_sim.scheme.explain import explain
+from oasis_sim.scheme.check import WORDS
+from oasis_sim.scheme.explain import EVICTED, LEAVES, TRANSPORTS, WHO, explain
 from oasis_sim.scheme.picture import LANES, MARGIN
 from tests.strategies import schemes
 
@@ -90,3 +91,10 @@ def test_presets_differ() -> None:
         for found in (explain(load_scheme(name)) for name in scheme_names())
     ]
     assert len(set(words)) == len(words)
+
+
+def test_every_word_of_a_scheme_is_explained() -> None:
+    """Each choice of predictor, transport, eviction and offloading has its sentence."""
+    tables = {"predictor": WHO, "transport": TRANSPORTS, "evict": EVICTED, "offload_at": LEAVES}
+    for part, sentences in tables.items():
+        assert set(WORDS[part]) <= set(sentences)
