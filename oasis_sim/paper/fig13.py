@@ -25,11 +25,13 @@ BUDGETS = (0, 64, 128, 192)
 BLOCK_TOKENS = 16
 GPUS_PER_HOST = 8
 LIVES = 2
+EXTRA = ("running_batch", "with_prefill_tokens_per_s")
 UNITS = {"output_tokens_per_s": "tok/s"}
 NOTES = (
     f"scenario of table 2: {REQUESTS} requests in the system, {PROMPT_TOKENS:,} prompt and "
     f"{OUTPUT_TOKENS:,} output tokens; rate of the steps that decode and prefill nothing, with as "
-    "many requests as memory holds",
+    "many requests as memory holds; beside it the rate over all steps, with prefill and "
+    "recomputation of preempted requests",
     "235b runs on 8 GPUs with tensor parallelism; tok/s are of all of them",
     "the figure's numbers are not known here; for 8b, table 2 gives 1,235 tok/s dense and 2,083 at "
     "128 blocks",
@@ -44,10 +46,11 @@ def compare(setup: Setup, published: Published, progress: Progress = no_progress
     for done, (model, budget) in enumerate(points):
         progress(done, len(points))
         simulated: dict[str, float | None] = {}
-        extra: dict[str, float | None] = {"running_batch": None}
+        extra: dict[str, float | None] = dict.fromkeys(EXTRA)
         try:
-            rate, batch = decode_rate(simulate(scenario(setup, model, budget)))
-            simulated, extra = {"output_tokens_per_s": rate}, {"running_batch": batch}
+            rates = decode_rates(simulate(scenario(setup, model, budget)))
+            simulated = {metric: rates[metric] for metric in UNITS}
+            extra = {name: rates[name] for name in EXTRA}
         except (RunFailed, InputError) as error:
             # What does not fit, or is not in the trace, leaves its point empty and says why.
             failures.append(f"{model}, {budget} blocks: {error}")
@@ -84,15 +87,23 @@ def scenario(setup: Setup, model: str, budget_blocks: int) -> Scenario:
     )
 
 
-def decode_rate(result: RunResult) -> tuple[float, float]:
-    """Return tokens per second and mean batch of the pure decode steps in the steady state."""
+def decode_rates(result: RunResult) -> dict[str, float]:
+    """Return rates and mean batch of the closed loop in its steady state.
+
+    `output_tokens_per_s` and `running_batch` are those of the steps that only decode.
+    """
     steps = result.steps
     begin, end = steady_window(result.requests, REQUESTS)
-    chosen = (steps.start_ps >= begin) & (steps.end_ps <= end)
-    chosen &= (steps.prefill_tokens == 0) & (steps.output_tokens > 0)
+    inside = (steps.start_ps >= begin) & (steps.end_ps <= end)
+    chosen = inside & (steps.prefill_tokens == 0) & (steps.output_tokens > 0)
     if not chosen.any():
         raise RunFailed("no step decodes without prefill beside it; use longer outputs")
     span = int((steps.end_ps - steps.start_ps)[chosen].sum())
-    tokens = int(steps.output_tokens[chosen].sum())
     rows = (steps.sparse_rows + steps.dense_rows)[chosen]
-    return tokens * PS_PER_S / span, float(np.mean(rows))
+    return {
+        "output_tokens_per_s": int(steps.output_tokens[chosen].sum()) * PS_PER_S / span,
+        "running_batch": float(np.mean(rows)),
+        "with_prefill_tokens_per_s": int(steps.output_tokens[inside].sum())
+        * PS_PER_S
+        / (end - begin),
+    }

@@ -33,6 +33,7 @@ HEADINGS = {
     "batch_max": "batch",
     "tpot_min_ms": "TPOT ms",
     "output_tokens_per_s_max": "tok/s at most",
+    "with_prefill_tokens_per_s": "with prefill",
     "critical_path": "critical",
     "serial_ms": "serial ms",
     "serial_share_pct": "%",

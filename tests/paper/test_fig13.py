@@ -57,6 +57,15 @@ def test_128_blocks_are_the_scenario_of_table_2(found: Comparison) -> None:
     assert row.extra["running_batch"] == pytest.approx(128, rel=0.01)
 
 
+def test_prefill_costs_throughput(found: Comparison) -> None:
+    """Over all steps the rate is lower than in those that only decode."""
+    for row in found.rows:
+        with_prefill = row.extra["with_prefill_tokens_per_s"]
+        assert row.simulated is not None
+        assert with_prefill is not None
+        assert 0.5 * row.simulated < with_prefill < row.simulated
+
+
 def test_a_budget_that_the_trace_does_not_hold_is_empty(monkeypatch: pytest.MonkeyPatch) -> None:
     """With 150 stored blocks the point of 192 is empty, and a note says why."""
     monkeypatch.setattr(fig13, "MODELS", {"8b": fig13.MODELS["8b"]})
