@@ -66,6 +66,7 @@ def can_replay(scheme: Scheme) -> bool:
     whole = scheme.fetch_unit_tokens in {0, scheme.block_tokens}
     plain = whole and scheme.key_rank == 0 and scheme.host_bytes_per_element == 0
     listed = scheme.reuse and not scheme.adaptive_cap and scheme.cap_over == "head"
+    listed = listed and scheme.evict != "belady"
     listed = listed and scheme.correction_share == 0
     return plain and listed and scheme.lookahead != "one_layer"
 

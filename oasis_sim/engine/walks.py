@@ -39,6 +39,7 @@ def residency_rule(scheme: Scheme) -> ResidencyRule:
         block_tokens=scheme.block_tokens,
         on_demand=scheme.predictor == "current",
         cap_over_heads=scheme.cap_over == "layer",
+        belady=scheme.evict == "belady",
     )
 
 

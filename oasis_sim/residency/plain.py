@@ -23,6 +23,7 @@ class HeadPool:
     rule: ResidencyRule
     slot_of: dict[int, int] = field(default_factory=dict)
     stamp: dict[int, int] = field(default_factory=dict)
+    next_use: dict[int, int] = field(default_factory=dict)
 
     def choose(self, order: Order, position: int) -> list[int]:
         """Return the best k candidates of an order at a token position, best first."""
@@ -36,8 +37,13 @@ class HeadPool:
         self.stamp = dict.fromkeys(true_set, 0)
 
     def eviction_order(self, target: list[int]) -> list[int]:
-        """Return resident blocks outside the target, the least recently selected first."""
+        """Return resident blocks outside the target, the least recently selected first.
+
+        With ``belady`` the one that is selected again last comes first; ``next_use`` says when.
+        """
         outside = set(self.slot_of) - set(target)
+        if self.rule.belady:
+            return sorted(outside, key=lambda block: (-self.next_use[block], block))
         return sorted(outside, key=lambda block: (self.stamp[block], block))
 
     def missing(self, target: list[int]) -> list[int]:
@@ -120,11 +126,20 @@ def simulate_plain(
     moved: list[list[tuple[int, int]]] = [[] for _ in range(needed.size)]
     start = np.full((layers, heads, rule.pool_blocks), NO_BLOCK, dtype=np.uint16)
     pools = {place: HeadPool(rule) for place in np.ndindex(layers, heads)}
+    aims = {
+        (step, layer, head): pools[layer, head].choose(
+            target_order[path.target_row[step], layer, head], int(path.target_position[step])
+        )
+        for step, layer, head in np.ndindex(path.steps, layers, heads)
+    }
     for step, layer in np.ndindex(path.steps, layers):
-        targets = []
+        targets = [aims[step, layer, head] for head in range(heads)]
         for head in range(heads):
-            row = target_order[path.target_row[step], layer, head]
-            targets.append(pools[layer, head].choose(row, int(path.target_position[step])))
+            pool, later = pools[layer, head], range(step + 1, path.steps)
+            pool.next_use = {
+                block: next((s for s in later if block in aims[s, layer, head]), path.steps)
+                for block in pool.slot_of
+            }
         caps = caps_of([pools[layer, head] for head in range(heads)], targets, rule)
         for head in range(heads):
             pool = pools[layer, head]

@@ -20,7 +20,8 @@ class ResidencyRule:
     resident, besides the pool. ``on_demand`` selects with the current query itself instead of a
     prediction made one step ahead. With ``cap_over_heads`` the heads of a layer share their caps:
     C times their number may be admitted among them, better ranks in a head's order first, then
-    lower heads.
+    lower heads. With ``belady`` the victim is the block that a target names again last (or never;
+    ties to the lower id), not the one that was named longest ago.
     """
 
     chosen_blocks: int
@@ -31,6 +32,7 @@ class ResidencyRule:
     block_tokens: int = 16
     on_demand: bool = False
     cap_over_heads: bool = False
+    belady: bool = False
 
     def __post_init__(self) -> None:
         """Refuse sizes that contradict each other."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
-from oasis_sim.residency import arrays, core, pooled
+from oasis_sim.residency import arrays, core, together
 from oasis_sim.residency.rule import Moves, ResidencyLog, ResidencyRule, StepPath
 from oasis_sim.trace.mass import mass_table
 from oasis_sim.trace.trace import NO_BLOCK, Order
@@ -76,11 +76,28 @@ def simulate_path(
     )
     sizes = _core_sizes(rule, path)
     way = _core_path(path)
-    run = pooled.run_pooled if rule.cap_over_heads else core.run_heads
+    run = _runner(rule)
     run(trace, way, sizes, counts, nothing)
     found = _moves(run, trace, way, sizes, counts) if moves else None
     captured = None if mass is None else counts.mass / arrays.MASS_UNITS
     return ResidencyLog(counts.needed, counts.admitted, counts.overlap, captured, found)
+
+
+def _runner(rule: ResidencyRule) -> Run:
+    """Return the compiled function for a rule: head by head, or step by step over all heads."""
+    if not rule.cap_over_heads and not rule.belady:
+        return core.run_heads
+
+    def run(
+        trace: arrays.Trace,
+        path: arrays.Path,
+        sizes: arrays.Sizes,
+        counts: arrays.Counts,
+        moves: arrays.MoveArrays,
+    ) -> None:
+        together.run_together(trace, path, sizes, counts, moves, rule.cap_over_heads, rule.belady)
+
+    return run
 
 
 def total_mass(mass: NDArray[np.uint8], rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -214,17 +214,26 @@ class _Walk:
 
     def simulate(self, *, first: int, steps: int, moves: bool = False) -> ResidencyLog:
         """Run from the start of the walk; report `steps` steps from the `first` on."""
-        rows = self.trace_step[np.arange(first + steps) % self.period].astype(np.int64)
+        # Eviction that knows the future sees one more period of it than is reported.
+        margin = self.period if self.rule.belady else 0
+        rows = self.trace_step[np.arange(first + steps + margin) % self.period].astype(np.int64)
         position = self.trace.position.astype(np.int64)
         source = np.roll(rows, 1) if self.previous else rows - self.ahead
         path = StepPath(rows, position[rows], source, position[source] + self.ahead, first)
-        return simulate_path(
+        log = simulate_path(
             self.trace.use_order,
             self.targets,
             path,
             self.rule,
             mass=self.trace.mass,
             moves=moves,
+        )
+        return ResidencyLog(
+            log.needed[:steps],
+            log.admitted[:steps],
+            log.overlap[:steps],
+            None if log.mass is None else log.mass[:steps],
+            log.moves,
         )
 
 

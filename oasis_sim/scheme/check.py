@@ -12,7 +12,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "lookahead": ("one_step", "one_layer", "none"),
     "unit": ("block", "token"),
     "cap_over": ("head", "layer"),
-    "evict": ("least_recently_selected",),
+    "evict": ("least_recently_selected", "belady"),
     "transport": ("sm_gather", "copy_engine", "naive", "cpu_gather"),
     "offload_at": ("decode", "prefill", "layer"),
 }
@@ -89,6 +89,7 @@ def _rules_without_offload(scheme: Scheme) -> list[tuple[bool, str, str]]:
         (scheme.cap_blocks is not None, "cap_blocks", alone),
         (scheme.adaptive_cap, "adaptive_cap", alone),
         (scheme.cap_over != "head", "cap_over", alone),
+        (scheme.evict == "belady", "evict", alone),
         (scheme.pool_factor != 1.0, "pool_factor", alone),
         (scheme.correction_share > 0, "correction_share", alone),
         (not scheme.reuse, "reuse", alone),

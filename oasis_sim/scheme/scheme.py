@@ -31,6 +31,8 @@ class Scheme:
         cap_blocks: the same as a number. Give one of them at most.
     adaptive_cap: admit in each step as many blocks as hide under it, instead of a fixed cap.
     cap_over: `layer` lets the heads of a layer share their caps: who misses more fetches more.
+    evict: which block outside the selection leaves, `least_recently_selected` or, as a bound, the
+        one that is selected again last (`belady`).
     correction_share: share of a prediction's fetches that is made on the critical path, because
         the query moved too far from the one that predicted (FreeKV).
     reuse: blocks that are resident are not fetched again; False fetches the whole selection.

@@ -163,7 +163,7 @@ def test_ladder_of_caps() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["quest", "infinigen", "shadowkv", "freekv", "oasis-adaptive", "oasis-shared"]
+    "name", ["quest", "infinigen", "shadowkv", "freekv", "oasis-adaptive", "oasis-shared", "belady"]
 )
 def test_what_a_schedule_cannot_hold_gives_none(name: str) -> None:
     """Replay moves whole blocks of K and V from one list: other schemes leave no schedule."""

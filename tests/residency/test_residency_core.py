@@ -56,7 +56,7 @@ def test_core_equals_plain_twin(data: st.DataObject) -> None:
     """Every count, move and slot agrees on any trace, rule and walk."""
     trace = data.draw(attention_traces())
     rule = data.draw(residency_rules())
-    rule = replace(rule, cap_over_heads=data.draw(st.booleans()))
+    rule = replace(rule, cap_over_heads=data.draw(st.booleans()), belady=data.draw(st.booleans()))
     path = data.draw(paths(trace, rule.block_tokens))
     target = next(iter(trace.pred_order.values()), trace.use_order)
     args = (trace.use_order, target, path, rule)
@@ -125,6 +125,18 @@ def test_a_cap_over_heads_grants_as_much_as_separate_caps_or_more(
     np.testing.assert_array_equal(
         np.minimum(log.needed.sum(axis=2), total), log.admitted.sum(axis=2)
     )
+
+
+@settings(max_examples=60, deadline=None)
+@given(attention_traces(), residency_rules())
+def test_no_eviction_misses_less_than_belady(trace: AttentionTrace, rule: ResidencyRule) -> None:
+    """Without a cap, knowing the future needs no more fetches than the least recently selected."""
+    rule = replace(rule, cap_blocks=rule.pool_blocks)
+    needed = [
+        simulate(trace.use_order, trace.use_order, trace.position, each).needed.sum(axis=0)
+        for each in (rule, replace(rule, belady=True))
+    ]
+    assert (needed[1] <= needed[0]).all()
 
 
 def test_heads_that_share_a_cap_by_hand() -> None:

@@ -26,7 +26,7 @@ def test_presets() -> None:
     systems = ("dense", "freekv", "hisparse", "infinigen", "quest", "shadowkv")
     variants = ("oasis", "oasis-adaptive", "oasis-fp8", "oasis-pool", "oasis-shared")
     assert sorted(scheme_names()) == sorted(
-        (*systems, *variants, "on-demand", "oracle", "previous-token")
+        (*systems, *variants, "belady", "on-demand", "oracle", "previous-token")
     )
     for name in scheme_names():
         scheme = load_scheme(name)

@@ -1,6 +1,8 @@
-"""The compiled core with one cap for all heads of a layer: every step, head by head."""
+"""The compiled core for rules that see other heads or the future: every step, head by head."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,7 @@ from oasis_sim.residency.core import (
     sort_outside,
     write_moves,
 )
+from oasis_sim.residency.future import Future, foresee, look_ahead
 
 Int64 = NDArray[np.int64]
 
@@ -30,6 +33,17 @@ Int64 = NDArray[np.int64]
 # in their list, how many were resident before the step, and what the step needed and admitted.
 INSIDE, BEGIN, END, RESIDENT, NEEDED, ADMITTED = range(6)
 EDGES = 6
+
+
+class Layer(NamedTuple):
+    """Hold a layer's heads, whether they share their caps, and what is known of the future.
+
+    The arrays of `group` are those of a head with the heads as first axis.
+    """
+
+    group: Head
+    over_heads: bool
+    future: Future
 
 
 @compiled
@@ -49,7 +63,8 @@ def _head(group: Head, number: int) -> Head:
 @compiled
 def _grant(group: Head, targets: Int64, total: int, grants: Int64) -> None:
     """Spread `total` admissions over missing blocks: better ranks first, then lower heads."""
-    grants[:] = 0
+    for number in range(targets.shape[0]):
+        grants[number] = 0
     for rank in range(group.chosen.shape[1]):
         for number in range(targets.shape[0]):
             if rank >= targets[number] or total == 0:
@@ -110,15 +125,24 @@ def _begin(trace: Trace, path: Path, sizes: Sizes, group: Head, edges: Int64, la
 
 @compiled
 def _advance(
-    trace: Trace, path: Path, sizes: Sizes, group: Head, edges: Int64, step: int, layer: int
+    trace: Trace,
+    path: Path,
+    sizes: Sizes,
+    state: Layer,
+    edges: Int64,
+    place: tuple[int, int],
 ) -> None:
-    """Move all heads of a layer towards their targets of a step, under their common cap."""
-    heads = edges.shape[0]
-    targets, grants = np.zeros(heads, np.int64), np.zeros(heads, np.int64)
+    """Move all heads of a layer towards their targets of a step; `place` is (step, layer)."""
+    heads, group = edges.shape[0], state.group
+    targets, grants = np.zeros(heads, np.int64), np.full(heads, sizes.cap)
     for number in range(heads):
-        place = (step, layer, number)
-        targets[number] = _aim(trace, path, sizes, _head(group, number), place, edges[number])
-    _grant(group, targets, sizes.cap * heads, grants)
+        head, at = _head(group, number), (place[0], place[1], number)
+        targets[number] = _aim(trace, path, sizes, head, at, edges[number])
+        if state.future.next_use.shape[0] > 0:
+            end = edges[number, END]
+            look_ahead(head, targets[number], place[0], end, state.future, number)
+    if state.over_heads:
+        _grant(group, targets, sizes.cap * heads, grants)
     for number in range(heads):
         granted = Sizes(
             sizes.chosen,
@@ -142,10 +166,12 @@ def _run_layer(
     sizes: Sizes,
     counts: Counts,
     moves: MoveArrays,
-    group: Head,
+    state: Layer,
     layer: int,
 ) -> None:
     """Run all heads of a layer through the path, step by step."""
+    group = state.group
+    foresee(trace, path, sizes, layer, group, state.future)
     heads, writes = trace.use.shape[2], moves.offset.shape[0] > 0
     edges = np.zeros((heads, EDGES), np.int64)
     _begin(trace, path, sizes, group, edges, layer)
@@ -154,7 +180,7 @@ def _run_layer(
             for number in range(heads):
                 record_start(_head(group, number), sizes.blocks, moves.start[layer, number])
         if step > 0:
-            _advance(trace, path, sizes, group, edges, step, layer)
+            _advance(trace, path, sizes, state, edges, (step, layer))
         if step < path.first:
             continue
         for number in range(heads):
@@ -166,9 +192,22 @@ def _run_layer(
 
 
 @compiled
-def run_pooled(trace: Trace, path: Path, sizes: Sizes, counts: Counts, moves: MoveArrays) -> None:
-    """Run every layer through the path, its heads sharing one cap."""
+def run_together(
+    trace: Trace,
+    path: Path,
+    sizes: Sizes,
+    counts: Counts,
+    moves: MoveArrays,
+    over_heads: bool,
+    belady: bool,
+) -> None:
+    """Run every layer: heads share one cap (`over_heads`), eviction knows the future (`belady`)."""
     heads = trace.use.shape[2]
+    known = heads if belady else 0
+    future = Future(
+        np.empty((known, path.use_row.shape[0], sizes.chosen + 1), np.int32),
+        np.empty((known, sizes.blocks), np.int32),
+    )
     group = Head(
         np.empty((heads, sizes.blocks), np.int32),
         np.empty((heads, sizes.blocks), np.int32),
@@ -179,4 +218,4 @@ def run_pooled(trace: Trace, path: Path, sizes: Sizes, counts: Counts, moves: Mo
         np.empty((heads, sizes.pool + sizes.chosen + 1), np.uint16),
     )
     for layer in range(trace.use.shape[1]):
-        _run_layer(trace, path, sizes, counts, moves, group, layer)
+        _run_layer(trace, path, sizes, counts, moves, Layer(group, over_heads, future), layer)
