@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpu_exec.calibrate import Calibration, Kept
@@ -67,7 +67,11 @@ def run_calibration(
         f"{bench.card.software}) with {model.name} shapes, {origin.date}; experts, prefill, "
         f"collective, hbm_share and reserved are those of profile {base.name}"
     )
-    costs = Calibration(book, base, model, kept).costs(source)
+    calibration = Calibration(book, base, model, kept)
+    costs = calibration.costs(source)
+    if calibration.kept_transports:
+        text = f"{' and '.join(calibration.kept_transports)} gave no readings that repeat and"
+        costs = replace(costs, source=f"{source}; {text} stay as in {base.name}")
     header = (
         f"Hardware profile {name}: limits of profile {base.name}, engine gpu_exec measured.",
         f"card {bench.card.name}, driver {bench.card.driver}, {bench.card.software}",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,10 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 class RecordedBench:
-    """Answer each probe with its recorded median; a probe without one raises InputError."""
+    """Answer each probe with rounds of its recorded median and spread.
+
+    A probe without a reading raises InputError.
+    """
 
     def __init__(self, path: str | Path) -> None:
         """Read the raw file that `oasis-sim calibrate --raw` wrote."""
@@ -42,25 +47,31 @@ class RecordedBench:
         readings = document.get("readings")
         if not isinstance(readings, list):
             raise self._wrong("readings", "must be a list")
-        self._ms = dict(self._reading(entry, i) for i, entry in enumerate(readings))
+        self._rounds = dict(self._reading(entry, i) for i, entry in enumerate(readings))
 
     def measure_ms(self, probe: Probe) -> float:
-        """Return the recorded time of a probe."""
-        if probe not in self._ms:
+        """Return the next round of a probe."""
+        if probe not in self._rounds:
             raise self._wrong("readings", f"hold no {probe}", "calibrate on the card again")
-        return self._ms[probe]
+        return next(self._rounds[probe])
 
-    def _reading(self, entry: Any, index: int) -> tuple[Probe, float]:
+    def _reading(self, entry: Any, index: int) -> tuple[Probe, Iterator[float]]:
         field = f"readings[{index}]"
         if not isinstance(entry, dict) or entry.get("probe") not in _KINDS:
             raise self._wrong(field, "names no probe")
-        value = entry.get("median_ms")
-        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
-            raise self._wrong(field, "median_ms must be positive")
+        value = self._number(entry, "median_ms", field)
+        half = value * self._number(entry, "spread_pct", field, zero=True) / 200.0
         kind = _KINDS[entry["probe"]]
         names = [part.name for part in dataclasses.fields(kind)]
         probe: Probe = self._record(kind, {name: entry.get(name) for name in names}, field)
-        return probe, float(value)
+        return probe, itertools.cycle((value, value - half, value + half))
+
+    def _number(self, entry: dict[str, Any], key: str, field: str, *, zero: bool = False) -> float:
+        value: Any = entry.get(key)
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not (value > 0 or (zero and value == 0)):
+            raise self._wrong(f"{field}.{key}", "must be 0 or more" if zero else "must be positive")
+        return float(value)
 
     def _record(self, kind: type[Any], values: Any, field: str) -> Any:
         """Build a frozen record from plain values whose types match its annotations."""
