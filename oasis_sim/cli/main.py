@@ -36,6 +36,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "roofline": ("oasis_sim.cli.roofs:roofline", "Show what each memory tier permits at most."),
         "trace": ("oasis_sim.cli.trace:trace", "Look into, check, convert and make traces."),
         "record": ("oasis_sim.cli.record:record", "Record the attention trace of a real model."),
+        "quality": (
+            "oasis_sim.cli.quality:quality",
+            "Decode a real model sparsely: what a scheme costs.",
+        ),
         "replay": ("oasis_sim.cli.gpu:replay", "Execute a run's schedule on a GPU and compare."),
         "calibrate": ("oasis_sim.cli.measure:calibrate", "Measure a GPU and write its profile."),
         "validate": ("oasis_sim.cli.measure:validate", "Compare simulated with measured times."),

@@ -98,7 +98,7 @@ class CausalPass:
         filled = self._store.filled(layer)
         rows = torch.arange(filled - inputs.query.shape[1], filled)
         mask = visible(rows, torch.arange(filled), inputs.span)
-        return _attention(inputs, self._store.keys(layer), self._store.values(layer), mask)
+        return masked_attention(inputs, self._store.keys(layer), self._store.values(layer), mask)
 
 
 def visible(rows: Tensor, columns: Tensor, span: int | None) -> Tensor:
@@ -146,14 +146,15 @@ class RowsPass:
         mask = mask.repeat_interleave(inputs.query.shape[0] // keys.shape[0], dim=0)
         keys = torch.cat([keys, inputs.key], dim=1)
         values = torch.cat([values, inputs.value], dim=1)
-        return _attention(inputs, keys, values, mask)
+        return masked_attention(inputs, keys, values, mask)
 
 
 def _less_one(span: int | None) -> int | None:
     return None if span is None else span - 1
 
 
-def _attention(inputs: LayerInput, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+def masked_attention(inputs: LayerInput, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Attend keys and values [H, S, d] where a mask, [Q, S] or [Hq, Q, S], is true."""
     out: Tensor = scaled_dot_product_attention(
         inputs.query[None],
         keys[None],

@@ -63,7 +63,7 @@ def record_trace(
     """
     layers = parse_layers(options.layers, model.layers)
     drafters = dict(parse_drafter(drafter, model.layers) for drafter in options.drafters)
-    _check_room(model, prompt, options)
+    check_room(model, prompt, options)
     # The library may hold other gradients-on code in this process: switch off here only.
     with torch.inference_mode():
         path = follow(model, prompt, options, progress)
@@ -98,7 +98,7 @@ def record_trace(
     return Recording(trace, mass)
 
 
-def _check_room(model: RecordedModel, prompt: Prompt, options: RecordOptions) -> None:
+def check_room(model: RecordedModel, prompt: Prompt, options: RecordOptions) -> None:
     """Raise InputError when prompt and steps do not fit the model or the trace format."""
     count, end = len(prompt.tokens), len(prompt.tokens) + options.steps
     least = max(2, options.block_tokens)

@@ -32,6 +32,7 @@ RANKS = {
     "report": 6,
     "paper": 7,
     "plan": 7,
+    "quality": 7,
     "cli": 8,
 }
 # These compare execution with simulation, so they run it; nothing that executes does.
@@ -134,9 +135,10 @@ def third_party(path: Path, *, top_level_only: bool) -> set[str]:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_simulator_needs_only_its_dependencies(path: Path) -> None:
-    """What an import needs is a dependency; the recorder may need its extra as well."""
-    is_recorder = path.is_relative_to(ROOT / "oasis_sim" / "record")
-    groups = ("record",) if is_recorder else ()
+    """What an import needs is a dependency; what runs real models may need its extra as well."""
+    parts_with_torch = [ROOT / "oasis_sim" / part for part in ("record", "quality")]
+    has_torch = any(path.is_relative_to(part) for part in parts_with_torch)
+    groups = ("record",) if has_torch else ()
     assert set() == third_party(path, top_level_only=True) - declared(*groups)
     extras = declared("record", "gpu", "plot", "parquet")
     assert set() == third_party(path, top_level_only=False) - extras

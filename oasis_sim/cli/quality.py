@@ -1,0 +1,225 @@
+"""`oasis-sim quality`: what a scheme costs, by decoding a real model with it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from oasis_sim.cli.options import MOST_TOKENS, PREDICTORS, output_options
+from oasis_sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from oasis_sim.quality import QualityOptions, QualityResult
+    from oasis_sim.scheme import Scheme
+
+Number = TypeVar("Number", int, float)
+
+ALL = "all"
+DETAILS = ("schemes", "layers", "stretches")
+
+
+def listed(read: Callable[[str], Number]) -> Callable[..., tuple[Number, ...]]:
+    """Return a callback that reads a list with commas, item by item, or fails as usage."""
+
+    def convert(
+        ctx: click.Context, param: click.Parameter, value: str | None
+    ) -> tuple[Number, ...]:
+        items = [] if value is None else [item.strip() for item in value.split(",")]
+        try:
+            return tuple(read(item) for item in items)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+
+    return convert
+
+
+def read_ratio(text: str) -> float:
+    """Read a fetch ratio, 0 to 1 or ``all``."""
+    try:
+        ratio = 1.0 if text == ALL else float(text)
+    except ValueError:
+        ratio = -1.0
+    if not 0.0 <= ratio <= 1.0:
+        raise ValueError(f"{text[:40]!r} is no fetch ratio; use 0 to 1 or {ALL}")
+    return ratio
+
+
+def read_budget(text: str) -> int:
+    """Read a number of tokens."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:11]) <= MOST_TOKENS):
+        raise ValueError(f"{text[:40]!r} is no number of tokens; use 1 to {MOST_TOKENS}")
+    return int(text)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Hold the options that name things: model, text, scheme, output."""
+
+    model: Path
+    model_name: str | None
+    text: Path
+    question: str | None
+    prompt_tokens: int | None
+    scheme: str
+    fetch_ratio: tuple[float, ...]
+    budget: tuple[int, ...]
+    predictor: tuple[str, ...]
+    pool: float | None
+    dtype: str
+    threads: int
+    quiet: bool
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--text", required=True, type=click.Path(path_type=Path), help="UTF-8 text of the prompt."
+)
+@click.option("--question", help="Ask this about the text, in the model's chat form.")
+@click.option(
+    "--prompt-tokens", type=int, help="First tokens of the text to use.  [default: all of it]"
+)
+@click.option("--steps", type=int, default=48, show_default=True, help="Tokens to decode.")
+@click.option(
+    "--scheme", metavar="NAME|FILE", default="oasis", show_default=True, help="KV cache scheme."
+)
+@click.option(
+    "--fetch-ratio",
+    callback=listed(read_ratio),
+    metavar="R,R,...",
+    help="Shares of the budget fetched per step, or all.  [default: the scheme's]",
+)
+@click.option(
+    "--budget",
+    callback=listed(read_budget),
+    metavar="K,K,...",
+    help="Tokens attended per KV head.  [default: the scheme's]",
+)
+@click.option(
+    "--predictor",
+    multiple=True,
+    type=click.Choice(PREDICTORS),
+    help="Who selects blocks; repeatable.  [default: the scheme's]",
+)
+@click.option("--pool", type=float, help="Resident slots, as a multiple of the budget.")
+@click.option("--block-size", "block_tokens", type=int, help="Tokens per block.")
+@click.option(
+    "--drafter", default="skip", show_default=True, help="skip, skipA-B or ngram, as in record."
+)
+@click.option(
+    "--trajectory",
+    default="sample",
+    show_default=True,
+    help="Tokens decoded: greedy, sample (of full attention) or text (its continuation).",
+)
+@click.option("--temperature", type=float, default=0.8, show_default=True, help="For sample.")
+@click.option("--seed", type=int, default=0, show_default=True, help="For sample.")
+@click.option("--ignore-eos", is_flag=True, help="Never let the model end its text.")
+@click.option(
+    "--free-run/--no-free-run",
+    default=True,
+    show_default=True,
+    help="Let each scheme write a text of its own, too.",
+)
+@click.option(
+    "--chunk-tokens", type=int, default=256, show_default=True, help="Tokens per prefill chunk."
+)
+@click.option(
+    "--max-perplexity",
+    type=float,
+    default=100.0,
+    show_default=True,
+    help="Refuse a model that reads the prompt worse than this.",
+)
+@click.option("--model-name", help="Name of the model.  [default: the file's or folder's name]")
+@click.option("--dtype", default="float32", show_default=True, help="float32 or bfloat16.")
+@click.option(
+    "--threads", type=int, default=1, show_default=True, help="CPU threads; more is often slower."
+)
+@click.option(
+    "--detail",
+    type=click.Choice(DETAILS),
+    default="schemes",
+    show_default=True,
+    help="Rows of table and CSV; JSON holds all.",
+)
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path),
+    help="Draw KL against fetch ratio and bytes per step: .svg, .png or .pdf.",
+)
+@click.option("--force", is_flag=True, help="Replace an existing plot.")
+@output_options
+def quality(
+    detail: str, plot: Path | None, force: bool, output_format: str, free_run: bool, **options: Any
+) -> None:
+    """Decode MODEL with only the resident blocks attended, and compare with full attention.
+
+    MODEL is a local Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, SmolLM; safetensors) or a
+    GGUF file. Needs: pip install 'oasis-sim[record]'. Nothing is downloaded.
+    """
+    from oasis_sim.quality.plot import check_plot, draw_plot
+    from oasis_sim.quality.present import write_result
+
+    if plot is not None:
+        check_plot(plot, force=force)
+    job = _Job(**{field: options.pop(field) for field in _Job.__dataclass_fields__})
+    schemes = _schemes(job, options.pop("block_tokens"))
+    result = run_job(job, schemes, _options(schemes, free_run, options))
+    if plot is not None:
+        draw_plot(result, plot)
+    write_result(result, output_format, detail, sys.stdout)
+
+
+def _schemes(job: _Job, block_tokens: int | None) -> tuple[Scheme, ...]:
+    from oasis_sim.quality import vary_scheme
+    from oasis_sim.scheme import load_scheme, with_options
+
+    base = load_scheme(job.scheme)
+    budgets: Sequence[int] = job.budget
+    if block_tokens is not None and base.offload:
+        # The first budget along with the block: the scheme's own may be no multiple of it.
+        first = budgets[0] if budgets else None
+        unit = "token" if block_tokens == 1 else "block"
+        base = with_options(base, block_tokens=block_tokens, unit=unit, budget_tokens=first)
+    if job.pool is not None:
+        base = with_options(base, pool_factor=job.pool)
+    return vary_scheme(base, budgets, job.fetch_ratio, job.predictor)
+
+
+def _options(schemes: Sequence[Scheme], free_run: bool, options: dict[str, Any]) -> QualityOptions:
+    from oasis_sim.quality import QualityOptions
+    from oasis_sim.record import RecordOptions
+
+    drafter = options.pop("drafter")
+    decode = RecordOptions(
+        block_tokens=schemes[0].block_tokens,
+        draft_budget_tokens=schemes[0].block_tokens,
+        drafters=(drafter,),
+        **options,
+    )
+    return QualityOptions(decode, free_run=free_run)
+
+
+def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> QualityResult:
+    """Load, prefill and decode."""
+    from oasis_sim import record as recording
+    from oasis_sim.quality import measure_quality
+    from oasis_sim.record.progress import no_progress
+
+    text = recording.load_text(job.text, "not stated")
+    show = no_progress if job.quiet else recording.ProgressLines(sys.stderr)
+    model = recording.load_recorded_model(
+        job.model, dtype=job.dtype, threads=job.threads, name=job.model_name
+    )
+    request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
+    follow = options.decode.steps + 1 if options.decode.trajectory == "text" else 0
+    prompt = recording.build_prompt(model.tokenizer, text, request, follow)
+    if options.decode.trajectory == "text" and not prompt.following:
+        raise UsageError("--trajectory text and --question contradict each other")
+    return measure_quality(model, prompt, schemes, options, show)

@@ -1,0 +1,123 @@
+"""From what a sparse run left behind to numbers. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oasis_sim.quality.bootstrap import BlockBootstrap, Estimate
+from oasis_sim.quality.result import CaseQuality, FreeRun, LayerQuality, StretchQuality
+from oasis_sim.scheme import Scheme
+
+STRETCHES = 4
+KV_BYTES = 2
+"""Bytes of one element of a key or value when traffic is counted: 16 bits, as engines keep it."""
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class StepQuality:
+    """Hold a sparse run beside full attention: outputs [T], counts and mass [T, L, H]."""
+
+    kl: Values
+    top1_agreement: Values
+    nll_difference: Values
+    attention_mass: Values
+    overlap: NDArray[np.int32]
+    needed: NDArray[np.int32]
+    admitted: NDArray[np.int32]
+
+
+def output_quality(full: Values, sparse: Values, token: int) -> tuple[float, float, float]:
+    """Return KL(full || sparse), whether the likeliest tokens agree, and the NLL difference.
+
+    ``full`` and ``sparse`` are log-probabilities, float64 [V]; ``token`` is the one that follows.
+    """
+    possible = full > -np.inf
+    kl = float(np.sum(np.exp(full[possible]) * (full[possible] - sparse[possible])))
+    agree = float(np.argmax(full) == np.argmax(sparse))
+    # The sum of a divergence is 0 or more; what lies below is rounding.
+    return max(kl, 0.0), agree, float(full[token] - sparse[token])
+
+
+def summarise(
+    scheme: Scheme,
+    steps: StepQuality,
+    layer_ids: Sequence[int],
+    head_dim: int,
+    bootstrap: BlockBootstrap,
+) -> tuple[dict[str, Estimate], float, tuple[LayerQuality, ...], tuple[StretchQuality, ...]]:
+    """Return estimates, bytes per step, layers and stretches, all over the steps 1 .. T-1."""
+    share = 1.0 / scheme.chosen_blocks
+    counts = {name: getattr(steps, name)[1:] * share for name in ("overlap", "needed", "admitted")}
+    by_head = {"attention_mass": steps.attention_mass[1:], **counts}
+    estimates = {
+        name: bootstrap.estimate(getattr(steps, name)[1:])
+        for name in ("kl", "top1_agreement", "nll_difference")
+    }
+    estimates |= {
+        name: bootstrap.estimate(values.mean(axis=(1, 2))) for name, values in by_head.items()
+    }
+    layers = tuple(
+        LayerQuality(layer, **{key: float(v[:, place].mean()) for key, v in by_head.items()})
+        for place, layer in enumerate(layer_ids)
+    )
+    block_bytes = 2 * scheme.block_tokens * head_dim * KV_BYTES
+    bytes_per_step = float(steps.admitted[1:].sum(axis=(1, 2)).mean()) * block_bytes
+    return estimates, bytes_per_step, layers, _stretches(steps)
+
+
+def _stretches(steps: StepQuality) -> tuple[StretchQuality, ...]:
+    """Cut the steps 1 .. T-1 into stretches of about equal length."""
+    count = len(steps.kl) - 1
+    edges = np.linspace(1, count + 1, min(STRETCHES, count) + 1).round().astype(int).tolist()
+    return tuple(
+        StretchQuality(
+            first_step=first,
+            last_step=after - 1,
+            kl=float(steps.kl[first:after].mean()),
+            top1_agreement=float(steps.top1_agreement[first:after].mean()),
+            nll_difference=float(steps.nll_difference[first:after].mean()),
+            attention_mass=float(steps.attention_mass[first:after].mean()),
+        )
+        for first, after in pairwise(edges)
+    )
+
+
+def most_fetching(schemes: Sequence[Scheme]) -> dict[tuple[int, str], int]:
+    """Return, by budget and predictor, the index of the scheme that fetches most."""
+    best: dict[tuple[int, str], int] = {}
+    for index, scheme in enumerate(schemes):
+        key = (scheme.budget_tokens, scheme.predictor)
+        if key not in best or scheme.admission_cap > schemes[best[key]].admission_cap:
+            best[key] = index
+    return best
+
+
+def compare_texts(full: Sequence[int], sparse: Sequence[int], nll_difference: float) -> FreeRun:
+    """Compare two texts of one length, token by token."""
+    equal = [one == other for one, other in zip(full, sparse, strict=True)]
+    before = equal.index(False) if False in equal else len(equal)
+    return FreeRun(len(equal), before, sum(equal) / len(equal), nll_difference)
+
+
+def collect(
+    schemes: Sequence[Scheme],
+    runs: Sequence[CaseQuality],
+    kl: Sequence[Values],
+    boot: BlockBootstrap,
+) -> tuple[CaseQuality, ...]:
+    """Add to each case how far its KL lies above that of the case that fetches most."""
+    best = most_fetching(schemes)
+    done = []
+    for scheme, case, values in zip(schemes, runs, kl, strict=True):
+        least = kl[best[scheme.budget_tokens, scheme.predictor]]
+        more = boot.estimate(values[1:] - least[1:])
+        estimates = {**case.estimates, "kl_above_most_fetching": more}
+        done.append(replace(case, estimates=estimates))
+    return tuple(done)

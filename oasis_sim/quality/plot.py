@@ -1,0 +1,107 @@
+"""The picture of a study: KL against the fetch ratio, and against the bytes fetched per step."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from oasis_sim.errors import InputError, UsageError
+from oasis_sim.fileio import printable, write_atomic
+from oasis_sim.quality.result import CaseQuality, QualityResult, fetch_ratio
+from oasis_sim.units import MIB
+
+_SUFFIXES = (".svg", ".png", ".pdf")
+_SMALLEST_KL = 1e-5
+
+
+def check_plot(path: Path, *, force: bool) -> None:
+    """Raise before the long work when the plot cannot be drawn or written where it should go."""
+    shown = printable(path)
+    if path.suffix.lower() not in _SUFFIXES:
+        known = ", ".join(_SUFFIXES)
+        raise UsageError(f"{shown}: unknown picture format; end the name in {known}")
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError("is no place for a file", file=shown, fix="name a file in a directory")
+    if path.exists() and not force:
+        raise UsageError(f"{shown}: exists; choose another name or add --force")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise UsageError("a plot needs matplotlib: pip install 'oasis-sim[plot]'")
+
+
+def draw_plot(result: QualityResult, path: Path) -> None:
+    """Draw a study; the same study gives the same bytes."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    style = {"svg.hashsalt": "oasis-sim", "svg.fonttype": "none", "font.size": 9}
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(9.6, 3.6))
+        left, right = figure.subplots(1, 2, sharey=True)
+        for name, cases in _lines(result).items():
+            _draw(left, cases, lambda case: fetch_ratio(case.scheme), name)
+            _draw(right, cases, lambda case: case.bytes_per_step / MIB, name)
+        left.set_xscale("symlog", linthresh=0.01)
+        ratios = sorted({fetch_ratio(case.scheme) for case in result.cases})
+        left.set_xticks(ratios, ["all" if ratio == 1.0 else f"{ratio:g}" for ratio in ratios])
+        left.minorticks_off()
+        left.set_xlabel("fetch ratio")
+        left.set_ylabel("KL(full || sparse), nats")
+        left.set_yscale("log")
+        right.set_xlabel("MiB fetched per step and request (16-bit keys and values)")
+        left.legend(frameon=False)
+        figure.suptitle(_title(result), fontsize=9)
+        for axes in (left, right):
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.tight_layout()
+        kind = path.suffix.lower().removeprefix(".")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, dpi=150, metadata=_metadata(kind))
+    write_atomic(path, buffer.getvalue())
+
+
+def _lines(result: QualityResult) -> dict[str, list[CaseQuality]]:
+    """Return the cases by budget and predictor, each line by rising fetch ratio."""
+    lines: dict[str, list[CaseQuality]] = {}
+    for case in sorted(result.cases, key=lambda each: fetch_ratio(each.scheme)):
+        scheme = case.scheme
+        lines.setdefault(f"K = {scheme.budget_tokens}, {scheme.predictor}", []).append(case)
+    return dict(sorted(lines.items()))
+
+
+def _draw(
+    axes: Any, cases: Sequence[CaseQuality], place: Callable[[CaseQuality], float], name: str
+) -> None:
+    """Draw one line with its intervals; a KL of 0 is drawn at the lower edge."""
+    kl = [case.estimates["kl"] for case in cases]
+    means = [max(found.mean, _SMALLEST_KL) for found in kl]
+    below = [mean - max(found.low, _SMALLEST_KL) for mean, found in zip(means, kl, strict=True)]
+    above = [max(found.high, mean) - mean for mean, found in zip(means, kl, strict=True)]
+    axes.errorbar(
+        [place(case) for case in cases],
+        means,
+        yerr=[[max(0.0, size) for size in below], above],
+        marker="o",
+        markersize=3,
+        linewidth=1,
+        capsize=2,
+        label=name,
+    )
+
+
+def _title(result: QualityResult) -> str:
+    facts = result.facts
+    title = (
+        f"{facts['model']['name']}, {facts['text']['name']}, {facts['prompt_tokens']} tokens, "
+        f"{facts['steps']} steps; bars: 95 % {facts['interval']['method'].split(',')[0]}"
+    )
+    # A dollar sign would start a formula.
+    return printable(title, 200).replace("$", r"\$")
+
+
+def _metadata(kind: str) -> dict[str, str | None]:
+    """Return file facts without a date."""
+    dates = {"svg": "Date", "pdf": "CreationDate"}
+    return {dates[kind]: None} if kind in dates else {}

@@ -1,0 +1,140 @@
+"""The command ``quality``: what it prints, what it draws, and what it refuses."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+
+from oasis_sim.cli.main import main
+
+pytest.importorskip("torch", reason="decoding needs the extra 'record'")
+
+BASE = """
+    --prompt-tokens 96 --steps 8 --block-size 8 --budget 24,128 --max-perplexity 1e9
+    --trajectory text --quiet
+"""
+
+
+def arguments(model, text, *more: str) -> list[str]:
+    """Return a command line for the tiny models."""
+    return ["quality", str(model), "--text", str(text), *BASE.split(), *more]
+
+
+def test_json_holds_every_scheme_in_full(model_folder, text_file, capsys):
+    """One case per budget, predictor and ratio; a whole budget without cap loses nothing."""
+    more = ["--fetch-ratio", "0,all", "--predictor", "draft", "--predictor", "current"]
+    assert 0 == main(arguments(model_folder("llama"), text_file, *more, "--format", "json"))
+    found = json.loads(capsys.readouterr().out)
+    cases = {
+        (case["budget_tokens"], case["predictor"], case["fetch_ratio"]): case
+        for case in found["cases"]
+    }
+    assert 8 == len(cases)
+    assert ("skip2-2", 8, 96, "text") == (
+        found["drafter"],
+        found["steps"],
+        found["prompt_tokens"],
+        found["trajectory"]["source"],
+    )
+    whole = cases[128, "draft", 1.0]
+    assert whole["kl"]["mean"] < 1e-9
+    assert 1.0 == whole["top1_agreement"]["mean"]
+    assert whole["attention_mass"]["mean"] == pytest.approx(1.0, abs=1e-6)
+    assert (8, 8) == (
+        whole["free_run"]["tokens"],
+        whole["free_run"]["equal_before_first_difference"],
+    )
+    capped, fetching = cases[24, "draft", 0.0], cases[24, "draft", 1.0]
+    assert 0.0 == capped["bytes_per_step"] < fetching["bytes_per_step"]
+    assert capped["kl"]["mean"] > whole["kl"]["mean"]
+    assert 0.0 == fetching["kl_above_most_fetching"]["mean"]
+    difference = capped["kl"]["mean"] - fetching["kl"]["mean"]
+    assert difference == pytest.approx(capped["kl_above_most_fetching"]["mean"])
+    assert cases[24, "current", 1.0]["draft_accepted"] is None
+    assert 1.0 == pytest.approx(cases[24, "current", 1.0]["overlap"]["mean"])
+    for case in found["cases"]:
+        assert [0, 1, 2, 3, 4] == [layer["layer"] for layer in case["layers"]]
+        assert [1, 3, 4, 6] == [part["first_step"] for part in case["stretches"]]
+        assert case["kl"]["low"] <= case["kl"]["mean"] <= case["kl"]["high"]
+        mean = sum(layer["admitted"] for layer in case["layers"]) / 5
+        blocks = mean * case["chosen_blocks"] * 5 * 2
+        assert case["bytes_per_step"] == pytest.approx(blocks * 2 * 8 * 16 * 2)
+
+
+def test_table_and_csv_say_what_was_decoded(model_folder, text_file, capsys):
+    """A table is headed by model and text; CSV has one row per scheme, or per layer."""
+    line = arguments(model_folder("llama"), text_file, "--fetch-ratio", "0.5", "--no-free-run")
+    assert 0 == main(line)
+    table = capsys.readouterr().out
+    assert "keeper.txt: 96 tokens, 8 steps (text)" in table
+    assert "circular block bootstrap" in table
+    assert 0 == main([*line, "--format", "csv"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert ["24", "128"] == [row["budget_tokens"] for row in rows]
+    assert "" == rows[0]["free_run_tokens"]
+    assert 0 == main([*line, "--format", "csv", "--detail", "layers"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert 10 == len(rows)
+
+
+def test_plot_is_written_and_the_same_each_time(model_folder, text_file, tmp_path, capsys):
+    """The picture names its text; the same study gives the same bytes."""
+    pytest.importorskip("matplotlib", reason="a plot needs the extra 'plot'")
+    picture = tmp_path / "quality.svg"
+    line = arguments(
+        model_folder("llama"),
+        text_file,
+        *("--fetch-ratio", "0,0.5,all", "--no-free-run", "--plot", str(picture)),
+    )
+    assert 0 == main(line)
+    first = picture.read_bytes()
+    assert b"keeper.txt" in first
+    assert b"fetch ratio" in first
+    assert 2 == main(line)
+    assert "--force" in capsys.readouterr().err
+    assert 0 == main([*line, "--force"])
+    assert first == picture.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "problem"),
+    [
+        (["--fetch-ratio", "2"], 2, "no fetch ratio"),
+        (["--fetch-ratio", "nan"], 2, "no fetch ratio"),
+        (["--fetch-ratio", "0.1,"], 2, "no fetch ratio"),
+        (["--fetch-ratio", "0.1,0.1"], 2, "twice"),
+        (["--fetch-ratio", "1,all"], 2, "twice"),
+        (["--budget", "many"], 2, "no number of tokens"),
+        (["--budget", "0"], 2, "no number of tokens"),
+        (["--budget", "20"], 2, "multiple"),
+        (["--predictor", "guess"], 2, "guess"),
+        (["--scheme", "dense"], 2, "reference itself"),
+        (["--scheme", "nothing-like-it"], 3, "nothing-like-it"),
+        (["--pool", "0.5"], 2, "pool_factor"),
+        (["--steps", "3"], 3, "say nothing"),
+        (["--steps", "4000"], 3, "fewer than"),
+        (["--drafter", "skip0-1"], 3, "cannot be left out"),
+        (["--drafter", "oracle"], 3, "unknown drafter"),
+        (["--max-perplexity", "1.5"], 3, "perplexity"),
+        (["--trajectory", "wild"], 3, "unknown trajectory"),
+        (["--plot", "picture.gif"], 2, "picture format"),
+        (["--plot", "no/such/place.svg"], 3, "no place for a file"),
+        (["--block-size", "0"], 2, "block_tokens"),
+    ],
+)
+def test_bad_options_are_one_line(model_folder, text_file, capsys, more, code, problem):
+    """What cannot be is said in one line, with the exit code of its kind."""
+    assert code == main(arguments(model_folder("llama"), text_file, *more))
+    captured = capsys.readouterr()
+    assert "" == captured.out
+    assert problem in captured.err
+    assert 1 == captured.err.count("\n")
+
+
+def test_a_missing_model_is_refused(text_file, tmp_path, capsys):
+    """A path without a model is bad input."""
+    assert 3 == main(arguments(tmp_path / "none.gguf", text_file))
+    assert "none.gguf" in capsys.readouterr().err
