@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,8 @@ from oasis_sim.cli.options import (
     scenario_options_but_scheme,
     spec_from,
 )
-from oasis_sim.cli.terminal import note, points_done
+from oasis_sim.cli.plan_more import crossovers_of, findings_of, in_order
+from oasis_sim.cli.terminal import note
 from oasis_sim.errors import TargetMissed, UsageError
 
 if TYPE_CHECKING:
@@ -51,6 +53,16 @@ FIRST_REQUESTS = 500
 @click.option(
     "--workers", type=click.IntRange(1, 4096), help="Processes.  [default: one per usable core]"
 )
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Ask again with a higher rate, longer contexts, a slower link, less host memory.",
+)
+@click.option(
+    "--where-offload-pays",
+    is_flag=True,
+    help="Compare with dense at 1 to 256 requests at once, on the recommended card.",
+)
 @scenario_options_but_scheme
 @output_options
 def plan(**values: Any) -> None:
@@ -62,7 +74,7 @@ def plan(**values: Any) -> None:
     8 GPUs per replica are tried. Targets: ttft, tpot, itl or e2e with _mean or _p1 to _p99. Exit
     code 4 when no fleet meets them.
 
-    A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'.
+    A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'. docs/planning.md has the rules.
     """
     from oasis_sim.plan.plan_view import Plan
     from oasis_sim.plan.prices import Prices, read_prices
@@ -70,6 +82,10 @@ def plan(**values: Any) -> None:
     prices = Prices() if values["price_file"] is None else read_prices(values["price_file"])
     jobs = jobs_of(values)
     found = Plan(answers_of(jobs, values), prices)
+    if values["sensitivity"]:
+        found = replace(found, findings=findings_of(found, values))
+    if values["where_offload_pays"]:
+        found = replace(found, crossovers=crossovers_of(found, values))
     show(found, values["output_format"])
     if not found.ranked():
         raise TargetMissed("no fleet meets the targets; what is missing is listed above")
@@ -117,29 +133,21 @@ def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]
     """Answer the jobs on all cores, in their order."""
     from oasis_sim.plan.inputs import Inputs
     from oasis_sim.plan.planner import make_planner
-    from oasis_sim.plan.pool import run_jobs, usable_cores
 
     inputs = Inputs()
     for job in jobs:
         inputs.scenario(job.spec)
     note(f"{len(jobs)} searches", values["quiet"])
-    workers = values["workers"] or usable_cores()
-    found: dict[int, Answer] = {}
-    with points_done("searching", values["quiet"]) as progress:
-        for index, answer in run_jobs(make_planner, jobs, workers):
-            found[index] = answer
-            if progress is not None:
-                progress(len(found), len(jobs))
-    return tuple(found[index] for index in range(len(jobs)))
+    return tuple(in_order(make_planner, jobs, values, "searching"))
 
 
 def show(found: Plan, output_format: str) -> None:
     """Print a plan; what the table says in sentences goes to standard error for CSV."""
-    from oasis_sim.plan.plan_view import as_json, rows, sentences
+    from oasis_sim.plan.plan_view import as_json, chart_lines, rows, sentences
     from oasis_sim.report.csvfile import write_rows
     from oasis_sim.report.directory import json_text
     from oasis_sim.report.table import print_rows
-    from oasis_sim.text import one_line
+    from oasis_sim.text import one_line, plain
 
     if output_format == "json":
         sys.stdout.write(json_text(as_json(found)))
@@ -160,3 +168,5 @@ def show(found: Plan, output_format: str) -> None:
         sys.stdout.write("\n")
     for text in sentences(found):
         sys.stdout.write(f"- {one_line(text)}\n")
+    for line in chart_lines(found):
+        sys.stdout.write(f"{plain(line)}\n")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from oasis_sim.plan.table import Row
 
 SWEEPS = Path("sweeps")
+MOST_BARS = 40
 
 
 def read_shard(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, int]:
@@ -167,7 +168,23 @@ def show(cells: Sequence[Cell], store: Store, values: Mapping[str, Any]) -> int:
         sys.stdout.write(json_text([row.cells() for row in rows]))
     else:
         print_rows(headlines(rows), sys.stdout)
+        sys.stdout.writelines(f"{line}\n" for line in chart_lines(rows))
     return 0
+
+
+def chart_lines(rows: Sequence[Row]) -> list[str]:
+    """Return the throughput of each point as bars, where a terminal has room for them."""
+    from oasis_sim.report.chart import Bar, draw
+    from oasis_sim.report.numbers import NOTHING, number
+
+    bars = []
+    for row in rows:
+        label = " ".join(NOTHING if text is None else text for text in row.point.values())
+        value = row.cells().get("throughput.output_tokens_per_s")
+        bars.append(Bar(label, value, row.status if value is None else number(value)))
+    if not 2 <= len(bars) <= MOST_BARS or all(bar.value is None for bar in bars):
+        return []
+    return ["", *draw(f"output tokens/s by {', '.join(rows[0].point)}", bars)]
 
 
 def headlines(rows: Sequence[Row]) -> list[list[str]]:

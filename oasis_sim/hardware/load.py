@@ -57,7 +57,7 @@ def read_profile(path: Path) -> HardwareProfile:
     for engine, (other, source) in likes.items():
         costs, link = _own_engine(other, engine, path)
         engines[engine] = replace(
-            _on_link(costs, pcie.usable_bytes_per_s / link.usable_bytes_per_s),
+            on_link(costs, pcie.usable_bytes_per_s / link.usable_bytes_per_s),
             source=f"{source} [{other}: {costs.source}]",
         )
     return HardwareProfile(
@@ -93,7 +93,7 @@ def _own_engine(profile: str, engine: str, asking: Path) -> tuple[EngineCosts, L
     )
 
 
-def _on_link(costs: EngineCosts, factor: float) -> EngineCosts:
+def on_link(costs: EngineCosts, factor: float) -> EngineCosts:
     """Return costs whose transports take the same share of a link that is `factor` as fast."""
     if factor == 1:
         return costs

@@ -8,10 +8,13 @@ from typing import Any
 
 from oasis_sim.engine.spec import POISSON
 from oasis_sim.metrics.distribution import significant
-from oasis_sim.plan.planner import Answer, Fleet, shortfall
+from oasis_sim.plan.crossover import Crossover
+from oasis_sim.plan.planner import Answer, Fleet, bracket_words, shortfall
 from oasis_sim.plan.prices import Prices
 from oasis_sim.plan.probe import Probe, share_of
+from oasis_sim.plan.sensitivity import Finding
 from oasis_sim.plan.slo import Reading
+from oasis_sim.report.chart import Bar, draw
 from oasis_sim.report.numbers import NOTHING, count, gigabytes, milliseconds, number, percent
 from oasis_sim.report.why import limits_of
 
@@ -35,10 +38,12 @@ ALTERNATIVES = 3
 
 @dataclass(frozen=True)
 class Plan:
-    """Hold all answers, and the user's prices."""
+    """Hold all answers, the user's prices, and what else was asked about the best fleet."""
 
     answers: tuple[Answer, ...]
     prices: Prices
+    findings: tuple[Finding, ...] = ()
+    crossovers: tuple[Crossover, ...] = ()
 
     def cost(self, fleet: Fleet) -> float | None:
         """Return the cost of a million output tokens of a fleet, None without a price."""
@@ -77,7 +82,7 @@ def rows(plan: Plan) -> list[list[str]]:
                 fleet.spec.scheme.name,
                 count(fleet.gpus),
                 f"{fleet.replicas} x {fleet.spec.tp}",
-                bracket(fleet),
+                bracket_words(fleet.bracket),
                 reading(probe.tightest),
                 percent(probe.tightest.head_room),
                 number(batch),
@@ -88,12 +93,6 @@ def rows(plan: Plan) -> list[list[str]]:
             ]
         )
     return found
-
-
-def bracket(fleet: Fleet) -> str:
-    """Return both ends of the bisection in words."""
-    enough = f"{fleet.replicas} meets"
-    return f"{fleet.bracket.fails} fails, {enough}" if fleet.fails else enough
 
 
 def reading(each: Reading) -> str:
@@ -111,11 +110,28 @@ def sentences(plan: Plan) -> list[str]:
         found += [f"alternative: {name_of(fleet)}" for fleet in ranked[1 : 1 + ALTERNATIVES]]
     found += [
         f"{answer.job.spec.profile}, {answer.job.spec.scheme.name}: no fleet meets the targets; "
-        f"{'; '.join(answer.reasons)}"
+        f"{'; '.join(answer.tried)}"
         for answer in plan.answers
         if answer.fleet is None
     ]
+    found += [f"what if: {finding.sentence()}" for finding in plan.findings]
+    if plan.crossovers:
+        spec = ranked[0].spec
+        where = f"{spec.profile}, tp {spec.tp}, all requests at once"
+        found += [f"{where}: {each.sentence()}" for each in plan.crossovers]
     return found + notes(plan)
+
+
+def chart_lines(plan: Plan) -> list[str]:
+    """Return the GPUs of each fleet, and throughput over concurrency where it was asked for."""
+    fleets = [
+        Bar(f"{fleet.spec.profile} {fleet.spec.scheme.name}", fleet.gpus, count(fleet.gpus))
+        for fleet in plan.ranked()
+    ]
+    lines = ["", *draw("GPUs", fleets)] if len(fleets) > 1 else []
+    for each in plan.crossovers:
+        lines += ["", *draw("output tokens/s by requests at once", each.bars())]
+    return lines
 
 
 def name_of(fleet: Fleet) -> str:
@@ -139,6 +155,11 @@ def recommendation(plan: Plan, fleet: Fleet) -> list[str]:
         )
     else:
         found.append(f"what binds it: {binding(fleet.meets)}")
+    found += [
+        f"searched: {'; '.join(answer.tried)} (replicas)"
+        for answer in plan.answers
+        if answer.fleet is fleet
+    ]
     command = run_command(fleet)
     if command is not None:
         found.append(f"one replica in full: {command}")
@@ -169,7 +190,7 @@ def notes(plan: Plan) -> list[str]:
     if any(fleet.is_short for fleet in fleets):
         found.append(
             "requests arrived for less than five times their stay: percentiles are those of a "
-            "load that still builds up; raise --requests"
+            "load that still builds up; raise --requests, or give a longer file"
         )
     if any(fleet.meets.summary["scenario"]["trace"]["origin"] == "synthetic" for fleet in fleets):
         found.append("the attention trace is synthetic: traffic of offloading schemes is modelled")
@@ -209,10 +230,30 @@ def as_json(plan: Plan) -> dict[str, Any]:
             {
                 "profile": answer.job.spec.profile,
                 "scheme": answer.job.spec.scheme.name,
-                "reasons": list(answer.reasons),
+                "tried": list(answer.tried),
             }
             for answer in plan.answers
             if answer.fleet is None
+        ],
+        "sensitivity": [
+            {
+                "change": finding.question.kind,
+                "gpus": None
+                if finding.bracket is None or finding.bracket.enough is None
+                else finding.bracket.enough * finding.question.spec.tp,
+                "sentence": finding.sentence(),
+            }
+            for finding in plan.findings
+        ],
+        "where_offload_pays": [
+            {
+                "scheme": each.scheme,
+                "concurrency": list(each.offload),
+                "output_tokens_per_s": list(each.offload.values()),
+                "dense_output_tokens_per_s": list(each.dense.values()),
+                "ahead_at": each.ahead(),
+            }
+            for each in plan.crossovers
         ],
         "sentences": sentences(plan),
     }

@@ -61,11 +61,11 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold the fleet of one job, or why there is none; `reasons` goes by tensor parallelism."""
+    """Hold the fleet of one job, or why there is none; `tried` says how each tp went."""
 
     job: Job
     fleet: Fleet | None
-    reasons: tuple[str, ...] = ()
+    tried: tuple[str, ...] = ()
 
 
 def make_planner() -> Callable[[Job], Answer]:
@@ -81,7 +81,7 @@ def make_planner() -> Callable[[Job], Answer]:
 def find_fleet(job: Job, inputs: Inputs) -> Answer:
     """Try each tensor parallelism, smallest first; keep the fleet with the fewest GPUs."""
     best: Fleet | None = None
-    reasons: list[str] = []
+    tried: list[str] = []
     for tp in job.tensor_parallel:
         most = (job.most_gpus if best is None else best.gpus - 1) // tp
         if most < 1:
@@ -89,9 +89,18 @@ def find_fleet(job: Job, inputs: Inputs) -> Answer:
         found = _with_tp(replace(job, spec=replace(job.spec, tp=tp)), most, inputs)
         if isinstance(found, Fleet):
             best = found
-        elif best is None:
-            reasons.append(f"tp {tp}: {found}")
-    return Answer(job, best, tuple(reasons))
+            tried.append(f"tp {tp}: {bracket_words(found.bracket)}")
+        else:
+            tried.append(f"tp {tp}: {found}")
+    return Answer(job, best, tuple(tried))
+
+
+def bracket_words(bracket: Bracket) -> str:
+    """Return both ends of a bisection in words."""
+    if bracket.enough is None:
+        return f"{bracket.fails} fails"
+    enough = f"{bracket.enough} meets"
+    return f"{bracket.fails} fails, {enough}" if bracket.fails else enough
 
 
 def _with_tp(job: Job, most: int, inputs: Inputs) -> Fleet | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,12 +62,22 @@ def _room(reading: Reading) -> float:
 
 
 class Prober:
-    """Simulate one replica of a fleet of some size; each size once."""
+    """Simulate one replica of a fleet of some size; each size once.
 
-    def __init__(self, spec: ScenarioSpec, targets: Sequence[Target], inputs: Inputs) -> None:
+    `change` alters what is simulated in a way that its names cannot say.
+    """
+
+    def __init__(
+        self,
+        spec: ScenarioSpec,
+        targets: Sequence[Target],
+        inputs: Inputs,
+        change: Callable[[Scenario], Scenario] = lambda scenario: scenario,
+    ) -> None:
         self.spec = spec
         self.targets = targets
         self._inputs = inputs
+        self._change = change
         self._known: dict[int, Probe] = {}
 
     @property
@@ -100,7 +110,7 @@ class Prober:
         return self._simulate(self._inputs.scenario(spec), queue_counts=False)
 
     def _simulate(self, scenario: Scenario, *, queue_counts: bool = True) -> Probe:
-        result = simulate(scenario)
+        result = simulate(self._change(scenario))
         check_conservation(result)
         summary = summarise(result)
         waiting = waiting_share(result) if queue_counts else 0.0
@@ -137,6 +147,13 @@ def waiting_share(result: RunResult) -> float:
 def mean_output_tokens(workload: Workload) -> float:
     """Return the mean number of tokens that a request generates."""
     return int(workload.output_tokens.sum()) / len(workload.output_tokens)
+
+
+def mean_sizes(workload: Workload) -> tuple[int, int]:
+    """Return the mean prompt and output of a request, in whole tokens."""
+    number = len(workload.prompt_tokens)
+    prompt, output = int(workload.prompt_tokens.sum()), int(workload.output_tokens.sum())
+    return max(1, round(prompt / number)), max(1, round(output / number))
 
 
 def requests_per_s(spec: ScenarioSpec, workload: Workload) -> float:

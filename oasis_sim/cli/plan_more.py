@@ -1,0 +1,75 @@
+"""What `oasis-sim plan` asks beyond the fleet: what the answer hangs on, where offloading pays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from oasis_sim.cli.terminal import points_done
+
+if TYPE_CHECKING:
+    from oasis_sim.plan.crossover import Crossover
+    from oasis_sim.plan.plan_view import Plan
+    from oasis_sim.plan.sensitivity import Finding
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+def in_order(
+    make_handler: Callable[[], Callable[[J], R]],
+    jobs: Sequence[J],
+    values: Mapping[str, Any],
+    title: str,
+) -> list[R]:
+    """Do jobs on all cores with progress; return their results in the order of the jobs."""
+    from oasis_sim.plan.pool import run_jobs, usable_cores
+
+    found: dict[int, R] = {}
+    with points_done(title, values["quiet"]) as progress:
+        for index, result in run_jobs(make_handler, jobs, values["workers"] or usable_cores()):
+            found[index] = result
+            if progress is not None:
+                progress(len(found), len(jobs))
+    return [found[index] for index in range(len(jobs))]
+
+
+def findings_of(plan: Plan, values: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Ask the recommended fleet again with one thing changed at a time."""
+    from oasis_sim.plan.sensitivity import make_asker, questions
+
+    ranked = plan.ranked()
+    if not ranked:
+        return ()
+    asked = questions(ranked[0], plan.answers[0].job.targets)
+    return tuple(in_order(make_asker, asked, values, "asking what if"))
+
+
+def crossovers_of(plan: Plan, values: Mapping[str, Any]) -> tuple[Crossover, ...]:
+    """Compare every offloading scheme of the plan with dense on the recommended card."""
+    from oasis_sim.plan.crossover import crossover, on_same_gpus, specs
+    from oasis_sim.plan.inputs import Inputs
+    from oasis_sim.plan.outcome import make_simulator
+    from oasis_sim.plan.probe import mean_sizes
+
+    ranked = plan.ranked()
+    if not ranked:
+        return ()
+    best = ranked[0].spec
+    schemes = [
+        answer.job.spec
+        for answer in plan.answers
+        if answer.job.spec.profile == best.profile and answer.job.spec.scheme.offload
+    ]
+    sizes = mean_sizes(Inputs().scenario(best).workload)
+    loops = [specs(on_same_gpus(best), *sizes)]
+    for spec in schemes:
+        loops.append(specs(on_same_gpus(best, spec), *sizes))
+    flat = [spec for loop in loops for spec in loop]
+    outcomes = in_order(make_simulator, flat, values, "comparing with dense")
+    size = len(loops[0])
+    groups = [outcomes[start : start + size] for start in range(0, len(outcomes), size)]
+    return tuple(
+        crossover(spec.scheme.name, group, groups[0])
+        for spec, group in zip(schemes, groups[1:], strict=True)
+    )
