@@ -282,7 +282,9 @@ def published_walks(share: GpuShare, ratio: float) -> Walks:
     blocks = load_published().value("table2", {"fetch_ratio": ratio}, metric) or 0.0
     whole = np.floor(np.arange(TABLE_PERIOD + 1) * blocks * share.kv_heads)
     moved = np.repeat(np.diff(whole).astype(np.int64)[:, None], share.model.layers, axis=1)
-    tables = WalkTables(moved, moved, np.ones((TABLE_PERIOD, 3)), moved.sum(axis=1)[None, :])
+    blocks_of_step, one_token = moved.sum(axis=1), np.ones(TABLE_PERIOD, dtype=np.int64)
+    quality_of_step = np.ones((TABLE_PERIOD, 3))
+    tables = WalkTables(moved, moved, quality_of_step, blocks_of_step[None, :], one_token)
     quality = Quality(None, None, None, None, None, "none: published volumes")
     return Walks(tables, (0,), (TABLE_PERIOD,), (), quality, 0)
 

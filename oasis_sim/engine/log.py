@@ -11,6 +11,7 @@ from oasis_sim.engine.stretch import (
     LOG_ADMITTED,
     LOG_CONTEXT,
     LOG_DENSE_CONTEXT,
+    LOG_EXTRA,
     LOG_NEEDED,
 )
 
@@ -65,6 +66,10 @@ class StepRecorder:
         self._batch.append(batch)
         self.steps += len(times)
 
+    def extra_tokens(self) -> int:
+        """Return the tokens gained beside one per row and step."""
+        return sum(int(times[:, LOG_EXTRA].sum()) for times in self._times)
+
     def dense_context(self) -> npt.NDArray[np.int64]:
         """Return the tokens that each step's dense rows have in HBM, int64[S]."""
         return np.concatenate([times[:, LOG_DENSE_CONTEXT] for times in self._times])
@@ -93,7 +98,9 @@ class StepRecorder:
             network_bytes=np.zeros(len(times), dtype=np.int64),
             hbm_kv_bytes=batch[:, HBM_BYTES],
             host_kv_bytes=batch[:, HOST_BYTES],
-            output_tokens=(sparse + batch[:, DENSE] + batch[:, FIRST_TOKENS]).astype(np.int32),
+            output_tokens=(
+                sparse + batch[:, DENSE] + batch[:, FIRST_TOKENS] + times[:, LOG_EXTRA]
+            ).astype(np.int32),
             stage_ps=times[:, [STAGE_COLUMNS[name] for name in STAGES]],
             bound=_bound(times),
             overlap=means[:, 0],

@@ -30,7 +30,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         draft=cost.draft_ps(linear_rows, int(rows.context.sum() + rows.dense_context.sum())),
         launch_per_layer=cost.launch_layer_ps() if decode else 0,
         launch_per_step=cost.launch_step_ps(requests),
-        d2h=cost.d2h_ps(sparse * share.host_bytes_token(scheme)),
+        d2h=cost.d2h_ps(sparse * scheme.tokens_per_step_max * share.host_bytes_token(scheme)),
         kv_bytes_layer=share.kv_bytes_layer,
         block_tokens=scheme.block_tokens,
         chosen_tokens=(scheme.chosen_blocks + scheme.sink_blocks + max(scheme.recent_blocks - 1, 0))

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
-import numpy as np
-import numpy.typing as npt
-
 from oasis_sim.engine.batch import Job, Phase
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import Pool, footprint
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
+from oasis_sim.engine.stretch import Rows
 from oasis_sim.errors import RunFailed
 from oasis_sim.units import format_bytes
 
@@ -167,12 +165,14 @@ class Service:
             self.waiting.appendleft(job)
 
     def growth(self) -> int:
-        """Return the HBM bytes that the next step adds."""
-        return sum(job.growth(self.sizes) for job in self.running)
+        """Return the most HBM bytes that the next step adds."""
+        most = self.cost.scheme.tokens_per_step_max
+        return most * sum(job.growth(self.sizes) for job in self.running)
 
     def longest_stretch(self, limit: int) -> int:
         """Return how many steps, at most `limit`, cannot change the batch by themselves."""
-        count = min(limit, *(job.remaining for job in self.running))
+        most = self.cost.scheme.tokens_per_step_max
+        count = min(limit, *(max(1, job.remaining // most) for job in self.running))
         count = min(count, self.hbm.free_bytes // max(self.growth(), 1))
         if self.cost.scheme.selects:
             edge = self.cost.scheme.attended_tokens_max
@@ -194,19 +194,26 @@ class Service:
                 tokens += part
         return time_ps, tokens
 
-    def advance(
-        self, sparse: list[Job], dense: list[Job], steps: int, walk: npt.NDArray[np.int64]
-    ) -> None:
-        """Let every row generate `steps` tokens; sparse rows are now at `walk`."""
-        for job, place in zip(sparse, walk.tolist(), strict=True):
-            job.walk = place
-        for job in (*sparse, *dense):
-            job.context += steps
-            job.generated += steps
-            grown = job.growth(self.sizes) * steps
+    def advance(self, sparse: list[Job], dense: list[Job], steps: int, rows: Rows) -> int:
+        """Let every row generate what its `rows` gained in `steps` steps.
+
+        Return the tokens that were cut off: an accepted draft may be one more than was asked for.
+        """
+        cut = 0
+        gained = [steps] * (len(sparse) + len(dense))
+        for i, job in enumerate(sparse):
+            job.walk = int(rows.walk[i])
+            tokens = int(rows.context[i]) - job.context
+            gained[i] = min(tokens, job.remaining)
+            cut += tokens - gained[i]
+        for job, tokens in zip((*sparse, *dense), gained, strict=True):
+            job.context += tokens
+            job.generated += tokens
+            grown = job.growth(self.sizes) * tokens
             job.hbm_bytes += grown
             self.hbm.change(grown)
-        self.book.generated_total += steps * (len(sparse) + len(dense))
+        self.book.generated_total += sum(gained)
+        return cut
 
     def finish_prefill(self, now_ps: int) -> int:
         """Move requests whose prefill is complete to decode; return how many got a token."""

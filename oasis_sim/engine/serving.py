@@ -24,7 +24,7 @@ from oasis_sim.engine.pricing import price
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.service import Service
-from oasis_sim.engine.stretch import LOG_COLUMNS, run_stretch
+from oasis_sim.engine.stretch import LOG_COLUMNS, LOG_EXTRA, run_stretch
 from oasis_sim.engine.walks import Walks
 from oasis_sim.engine.window import Window
 from oasis_sim.errors import RunFailed
@@ -66,6 +66,9 @@ class ServingLoop:
         self._slot: simpy.Event | None = None
         self._arriving = True
         self._offloaded_bytes = 0
+        # Both rows of a speculating request are copied, before it is known which of them stays.
+        scheme = cost.scheme
+        self._row_bytes = scheme.tokens_per_step_max * cost.share.host_bytes_token(scheme)
 
     def run(self) -> None:
         """Simulate until every request is done or `max_steps` steps have run."""
@@ -134,17 +137,21 @@ class ServingLoop:
         quality = np.empty((count, self.walks.tables.quality.shape[1]))
         marks = self.window.marks()
         places = rows.walk.copy(), rows.context.copy(), rows.dense_context.copy()
-        used, growth = service.hbm.used_bytes, service.growth()
+        used, most = service.hbm.used_bytes, self.cost.scheme.tokens_per_step_max
+        growth = service.growth() // most
         costs = price(self.cost, rows, prefill_ps)
         done = run_stretch(self.state, rows, self.walks.tables, costs, limit, times, quality, marks)
         if recording:
             self.window.record(self.recorder.steps, sparse, dense, places, times[0], marks)
-        service.advance(sparse, dense, done, rows.walk)
+        times[done - 1, LOG_EXTRA] -= service.advance(sparse, dense, done, rows)
         batch = self._batch_record(done, len(sparse), len(dense))
         batch[:, columns.PREFILL_TOKENS] = prefill_tokens
         batch[-1, columns.FIRST_TOKENS] = service.finish_prefill(int(self.state.scalars[NOW]))
         batch[-1, columns.D2H_BYTES] += service.take_copied_bytes()
         batch[:, columns.HBM_BYTES] = used + growth * np.arange(1, done + 1)
+        if most > 1 and sparse:
+            extra = np.cumsum(times[:done, LOG_EXTRA])
+            batch[:, columns.HBM_BYTES] += sparse[0].growth(service.sizes) * extra
         self.recorder.add(times[:done], quality[:done], batch)
         if self._progress is not None:
             self._progress(self.book.generated_total, self.book.expected_total)
@@ -160,7 +167,7 @@ class ServingLoop:
         batch[:, columns.SPARSE] = sparse
         batch[:, columns.DENSE] = dense
         batch[:, columns.HOST_BYTES] = self.service.host.used_bytes
-        batch[:, columns.D2H_BYTES] = sparse * self.cost.share.host_bytes_token(self.cost.scheme)
+        batch[:, columns.D2H_BYTES] = self._row_bytes * sparse
         batch[0, columns.D2H_BYTES] += self._offloaded_bytes
         self._offloaded_bytes = 0
         return batch

@@ -41,7 +41,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
             "or a scheme that keeps KV in host memory"
         )
     steps = loop.recorder.finish(cost.share.block_bytes(scenario.scheme))
-    gaps, counts = _token_gaps(steps)
+    gaps, counts = _token_gaps(steps, loop.recorder.extra_tokens())
     return RunResult(
         scenario=scenario,
         steps=steps,
@@ -91,11 +91,17 @@ def _quality(scenario: Scenario, walks: Walks, steps: StepLog) -> Quality:
     return Quality(overlap, mass, None, lost, None, walks.quality.trace_origin)
 
 
-def _token_gaps(steps: StepLog) -> tuple[np.ndarray, np.ndarray]:
-    """Return the length of each step that decoded, and how many tokens came after it."""
+def _token_gaps(steps: StepLog, extra: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the length of each step that decoded, and how many tokens came after it.
+
+    An accepted draft comes together with the token before it.
+    """
     rows = (steps.sparse_rows + steps.dense_rows).astype(np.int64)
     decoded = rows > 0
-    return (steps.end_ps - steps.start_ps)[decoded], rows[decoded]
+    gaps, counts = (steps.end_ps - steps.start_ps)[decoded], rows[decoded]
+    if extra:
+        gaps, counts = np.append(gaps, 0), np.append(counts, extra)
+    return gaps, counts
 
 
 def _notes(scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog) -> tuple[str, ...]:

@@ -25,7 +25,8 @@ LOG_ADMITTED = OUT_COLUMNS
 LOG_NEEDED = OUT_COLUMNS + 1
 LOG_CONTEXT = OUT_COLUMNS + 2
 LOG_DENSE_CONTEXT = OUT_COLUMNS + 3
-LOG_COLUMNS = OUT_COLUMNS + 4
+LOG_EXTRA = OUT_COLUMNS + 4
+LOG_COLUMNS = OUT_COLUMNS + 5
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -51,12 +52,14 @@ class WalkTables(NamedTuple):
 
     With a ladder of caps the table holds all walk steps once per cap, the smallest cap first.
     `rung_blocks` int64[caps, steps] are the blocks that each cap admits, all layers together.
+    `tokens` int64[steps] are those that a request gains: two where an accepted draft is kept.
     """
 
     admitted: Int64
     needed: Int64
     quality: Float64
     rung_blocks: Int64
+    tokens: Int64
 
 
 class StretchCosts(NamedTuple):
@@ -183,13 +186,18 @@ def _gather_blocks(
 
 
 @compiled
-def _advance_rows(rows: Rows) -> None:
+def _advance_rows(rows: Rows, tables: WalkTables) -> int:
+    """Move every row on; return the tokens gained beside one per row."""
+    extra = 0
     for i in range(len(rows.context)):
-        rows.context[i] += 1
+        gained = tables.tokens[rows.walk[i]]
+        rows.context[i] += gained
+        extra += gained - 1
         place = rows.walk[i] - rows.walk_first[i] + 1
         rows.walk[i] = rows.walk_first[i] + place % rows.walk_length[i]
     for i in range(len(rows.dense_context)):
         rows.dense_context[i] += 1
+    return extra
 
 
 @compiled
@@ -206,9 +214,9 @@ def run_stretch(
     """Run up to len(log) steps, stop after the first that ends at or after `limit_ps`.
 
     `log` int64[n, LOG_COLUMNS] and `quality` float64[n, Q] receive one row per step: the stage
-    times of `run_step`, blocks admitted and needed, the sum of contexts (all rows, dense rows),
-    and the sums over rows of the walk's quality columns. `marks` as in `run_step`. Returns how
-    many steps ran.
+    times of `run_step`, blocks admitted and needed, the sum of contexts (all rows, dense rows), the
+    tokens gained beside one per row, and the sums over rows of the walk's quality columns. `marks`
+    as in `run_step`. Returns how many steps ran.
     """
     transfer = np.zeros(state.transfer_end.shape[0], dtype=np.int64)
     for step in range(len(log)):
@@ -224,7 +232,7 @@ def run_stretch(
             for row in rows.walk:
                 quality[step, column] += tables.quality[base + row, column]
         run_step(state, times, transfer, log[step], marks)
-        _advance_rows(rows)
+        log[step, LOG_EXTRA] = _advance_rows(rows, tables)
         if state.scalars[NOW] >= limit_ps:
             return step + 1
     return len(log)

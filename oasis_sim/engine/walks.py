@@ -79,11 +79,16 @@ def build_walks(
     model = share.model
     if not scheme.selects:
         zero = np.zeros((1, model.layers), dtype=np.int64)
-        tables = WalkTables(zero, zero, np.array([[1.0, 1.0, 0.0]]), zero[:, :1])
+        tables = WalkTables(zero, zero, np.array([[1.0, 1.0, 0.0]]), zero[:, :1], zero[:, 0] + 1)
         return Walks(tables, (0,), (1,), (), _quality((), ()), seed)
     rules = cap_ladder(scheme)
     rungs = [
-        tuple(build_walk(trace, rule, scheme.predictor, drafter, model) for trace in traces)
+        tuple(
+            build_walk(
+                trace, rule, scheme.predictor, drafter, model, speculative=scheme.speculative
+            )
+            for trace in traces
+        )
         for rule in rules
     ]
     walks = rungs[0]
@@ -103,7 +108,8 @@ def build_walks(
     quality = np.concatenate([_columns(walk) for rung in rungs for walk in rung])
     proxies = _quality(walks, traces)
     blocks = admitted.sum(axis=1).reshape(len(rungs), -1)
-    tables = WalkTables(admitted, needed, quality, blocks)
+    tokens = np.concatenate([walk.tokens for walk in walks]).astype(np.int64)
+    tables = WalkTables(admitted, needed, quality, blocks, tokens)
     return Walks(tables, first, length, walks, proxies, seed)
 
 

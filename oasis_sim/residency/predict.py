@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import did_you_mean, printable
@@ -39,6 +40,12 @@ def draft_order(trace: AttentionTrace, drafter: str | None = None) -> Order:
             fix=f"use one of {known}{did_you_mean(drafter, trace.drafters)}",
         )
     return trace.pred_order[drafter]
+
+
+def accepted_drafts(trace: AttentionTrace, drafter: str | None = None) -> NDArray[np.uint8]:
+    """Return which steps' drafts are the next token, uint8[T], for a drafter as `draft_order`."""
+    draft_order(trace, drafter)
+    return trace.accepted[drafter or next(iter(trace.pred_order))]
 
 
 def target_source(

@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
 from oasis_sim.residency.mapping import HeadMap, map_heads
-from oasis_sim.residency.predict import CURRENT, PREVIOUS, check_stored_length, target_source
+from oasis_sim.residency.predict import (
+    CURRENT,
+    PREVIOUS,
+    accepted_drafts,
+    check_stored_length,
+    target_source,
+)
+from oasis_sim.residency.route import check_steps, visited_steps, walk_steps
 from oasis_sim.residency.rule import Moves, ResidencyLog, ResidencyRule, StepPath
 from oasis_sim.residency.simulate import simulate_path, total_mass
 from oasis_sim.trace.trace import AttentionTrace
@@ -29,7 +36,6 @@ if TYPE_CHECKING:
 
 SHORT_WARMUP = 2
 LONG_WARMUP = 6
-LEAST_STEPS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +58,7 @@ class WalkTable:
     mass_p5: float | None
     lost_p95: float | None
     trace_step: NDArray[np.int32]  # [W] step of the trace that each walk step replays
+    tokens: NDArray[np.int32]  # [W] tokens that a request gains in each walk step
     warmup_periods: int
     steady: bool
 
@@ -108,27 +115,25 @@ class WalkMoves:
         )
 
 
-def walk_steps(trace_steps: int) -> NDArray[np.int32]:
-    """Return the trace step of each walk step of one period, int32[W]."""
-    forward = np.arange(1, trace_steps, dtype=np.int32)
-    return np.concatenate([forward, forward[-2:0:-1]])
-
-
 def build_walk(
     trace: AttentionTrace,
     rule: ResidencyRule,
     predictor: str,
     drafter: str | None,
     model: ModelShape,
+    *,
+    speculative: bool = False,
 ) -> WalkTable:
     """Simulate the walk to its steady state and map one period to a model.
 
     `predictor` is draft, previous, current or oracle; `drafter` names one of the trace's
-    (None: the first). With ``rule.on_demand`` the target is the step's own order. Raises
-    InputError when the trace is too short, or stores too few blocks, or has another block size.
+    (None: the first). A `speculative` walk visits only steps whose token was not drafted and
+    accepted before, each predicted by the draft of the step visited before it. With
+    ``rule.on_demand`` the target is the step's own order. Raises InputError when the trace is too
+    short, or stores too few blocks, or has another block size.
     """
     heads = map_heads(trace, model.layers, model.kv_heads)
-    walk = _Walk(heads.part, rule, predictor, drafter)
+    walk = _Walk(heads.part, rule, predictor, drafter, speculative=speculative)
     warmup = SHORT_WARMUP
     log = walk.simulate(first=(warmup - 1) * walk.period, steps=2 * walk.period)
     steady = _repeats(log, walk.period)
@@ -152,6 +157,7 @@ def build_walk(
         mass_p5=None if mass is None else float(np.percentile(mass, 5)),
         lost_p95=None if lost is None else float(np.percentile(lost, 95)),
         trace_step=walk.trace_step,
+        tokens=walk.tokens,
         warmup_periods=warmup,
         steady=steady,
     )
@@ -185,7 +191,13 @@ class _Walk:
     """Walk one trace under one rule and predictor."""
 
     def __init__(
-        self, trace: AttentionTrace, rule: ResidencyRule, predictor: str, drafter: str | None
+        self,
+        trace: AttentionTrace,
+        rule: ResidencyRule,
+        predictor: str,
+        drafter: str | None,
+        *,
+        speculative: bool = False,
     ) -> None:
         """Find the predictor's orders and check that the trace can serve the rule."""
         _check_walk(trace, rule)
@@ -198,7 +210,17 @@ class _Walk:
         check_stored_length(trace, trace.use_order, rule, 0)
         if self.targets is not trace.use_order:
             check_stored_length(trace, self.targets, rule, self.ahead)
-        self.trace_step = walk_steps(trace.steps)
+        visited = np.arange(trace.steps, dtype=np.int32)
+        self.tokens = np.ones(len(walk_steps(trace.steps)), dtype=np.int32)
+        if speculative:
+            accepted = accepted_drafts(trace, drafter)
+            visited = visited_steps(accepted)
+            check_steps(trace, len(visited))
+        place = walk_steps(len(visited))
+        self.trace_step = visited[place]
+        self._source_step = visited[place - self.ahead]
+        if speculative:
+            self.tokens = 1 + (accepted[self.trace_step] != 0).astype(np.int32)
 
     @property
     def period(self) -> int:
@@ -216,9 +238,10 @@ class _Walk:
         """Run from the start of the walk; report `steps` steps from the `first` on."""
         # Eviction that knows the future sees one more period of it than is reported.
         margin = self.period if self.rule.belady else 0
-        rows = self.trace_step[np.arange(first + steps + margin) % self.period].astype(np.int64)
+        places = np.arange(first + steps + margin) % self.period
+        rows = self.trace_step[places].astype(np.int64)
         position = self.trace.position.astype(np.int64)
-        source = np.roll(rows, 1) if self.previous else rows - self.ahead
+        source = np.roll(rows, 1) if self.previous else self._source_step[places].astype(np.int64)
         path = StepPath(rows, position[rows], source, position[source] + self.ahead, first)
         log = simulate_path(
             self.trace.use_order,
@@ -245,13 +268,7 @@ def _repeats(log: ResidencyLog, period: int) -> bool:
 
 def _check_walk(trace: AttentionTrace, rule: ResidencyRule) -> None:
     """Refuse a trace that is too short or cut into other blocks."""
-    if trace.steps < LEAST_STEPS:
-        raise InputError(
-            f"holds {trace.steps} steps",
-            file=trace.name,
-            field="steps",
-            fix=f"a run needs a trace of {LEAST_STEPS} or more",
-        )
+    check_steps(trace, trace.steps)
     if trace.block_tokens != rule.block_tokens:
         raise InputError(
             f"was recorded in blocks of {trace.block_tokens} tokens, not {rule.block_tokens}",

@@ -85,6 +85,7 @@ def _rules_without_offload(scheme: Scheme) -> list[tuple[bool, str, str]]:
     alone = "needs offload: without it all KV is in HBM"
     return [
         (scheme.draft_row, "draft_row", alone),
+        (scheme.speculative, "speculative", alone),
         (scheme.fetch_ratio is not None, "fetch_ratio", alone),
         (scheme.cap_blocks is not None, "cap_blocks", alone),
         (scheme.adaptive_cap, "adaptive_cap", alone),
@@ -112,6 +113,7 @@ def _rules_of_fetching(scheme: Scheme) -> list[tuple[bool, str, str]]:
     return [
         (is_draft and not scheme.draft_row, "draft_row", "must be true for predictor draft"),
         (not is_draft and scheme.draft_row, "draft_row", "needs predictor draft"),
+        (scheme.speculative and not is_draft, "speculative", "needs predictor draft"),
         (
             scheme.draft_kv_bytes_per_token > 0 and not scheme.draft_row,
             "draft_kv_bytes_per_token",

@@ -150,4 +150,6 @@ def waits(scheme: Scheme) -> tuple[str, ...]:
         )
     if scheme.draft_row:
         found.append("each request runs two rows through every layer, the real token and its draft")
+    if scheme.speculative:
+        found.append("a draft that the model accepts is kept: the request goes on two tokens")
     return tuple(found)

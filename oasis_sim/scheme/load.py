@@ -90,6 +90,7 @@ def _parts_of_predictor(scheme: Scheme, predictor: str) -> dict[str, Any]:
     is_draft = predictor == "draft"
     return {
         "draft_row": is_draft,
+        "speculative": scheme.speculative and is_draft,
         "draft_kv_bytes_per_token": scheme.draft_kv_bytes_per_token if is_draft else 0,
         "lookahead": "none" if predictor == "current" else "one_step",
         "compressed_keys": scheme.compressed_keys or predictor != "oracle",

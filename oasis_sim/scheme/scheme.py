@@ -22,6 +22,8 @@ class Scheme:
     lookahead: `one_step` fetches for the next step in the background, `one_layer` for the next
         layer of the same step (InfiniGen), `none` fetches on demand, on the critical path.
     draft_row: a draft row runs beside each real row (doubles the rows of linear layers).
+    speculative: a draft that the trace accepts is kept, and the request goes on two tokens; the
+        prediction is then for the token after both.
     unit: what one transfer moves; `token` means blocks of one token.
     budget_tokens: tokens per layer and KV head that the selection may spend.
     pool_factor: resident slots as a multiple of the budget.
@@ -59,6 +61,7 @@ class Scheme:
     predictor: str = "draft"
     lookahead: str = "one_step"
     draft_row: bool = True
+    speculative: bool = False
     unit: str = "block"
     block_tokens: int = 16
     budget_tokens: int = 2048
@@ -116,6 +119,11 @@ class Scheme:
         if self.fetch_ratio is None:
             return self.chosen_blocks
         return min(int(exact(self.fetch_ratio) * self.budget_blocks), self.chosen_blocks)
+
+    @property
+    def tokens_per_step_max(self) -> int:
+        """Return the most tokens that a request gains in a step."""
+        return 2 if self.speculative else 1
 
     @property
     def selects(self) -> bool:

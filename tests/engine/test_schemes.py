@@ -15,7 +15,7 @@ from oasis_sim.hardware import HardwareProfile, load_profile
 from oasis_sim.metrics import check_conservation
 from oasis_sim.model import load_model
 from oasis_sim.scheme import load_scheme, scheme_names, with_options
-from tests.engine.scenarios import TINY, card, scenario, small_scheme
+from tests.engine.scenarios import TINY, card, random_trace, scenario, small_scheme
 
 QWEN = load_model("qwen3-8b")
 KIB = 1024
@@ -152,6 +152,31 @@ def test_adaptive_cap_takes_what_hides(gb_per_s: float) -> None:
         assert moved[1] == pytest.approx(moved[2])
 
 
+def test_accepted_drafts_are_kept() -> None:
+    """Every draft accepted: two tokens per row and sparse step, none beyond what was asked for."""
+    plain, fast = simulate(scenario("oasis")), simulate(scenario("oasis-speculative"))
+    assert np.array_equal(plain.requests.generated_tokens, fast.requests.generated_tokens)
+    full = full_steps(fast)
+    assert set(fast.steps.output_tokens[full].tolist()) <= {4, 5, 6}
+    assert 6 == np.median(fast.steps.output_tokens[full])
+    assert full.sum() < 0.6 * full_steps(plain).sum()
+    between = int(fast.requests.output_tokens.sum()) - len(fast.requests)
+    assert between == int(fast.itl_count.sum())
+    assert between == int(plain.itl_count.sum())
+
+
+def test_rejected_drafts_change_nothing() -> None:
+    """A trace whose drafts are all rejected gives the steps of plain lookahead."""
+    trace = random_trace()
+    trace = dataclasses.replace(trace, accepted={"next": np.zeros(trace.steps, np.uint8)})
+    plain, fast = (
+        simulate(dataclasses.replace(scenario(name), traces=(trace,)))
+        for name in ("oasis", "oasis-speculative")
+    )
+    for field in ("output_tokens", "admitted_blocks", "context_tokens", "hbm_kv_bytes"):
+        assert np.array_equal(getattr(plain.steps, field), getattr(fast.steps, field)), field
+
+
 def test_ladder_of_caps() -> None:
     """Caps rise to the whole selection; a fixed cap is a ladder of one."""
     caps = [rule.cap_blocks for rule in cap_ladder(load_scheme("oasis-adaptive"))]
@@ -163,7 +188,17 @@ def test_ladder_of_caps() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["quest", "infinigen", "shadowkv", "freekv", "oasis-adaptive", "oasis-shared", "belady"]
+    "name",
+    [
+        "quest",
+        "infinigen",
+        "shadowkv",
+        "freekv",
+        "oasis-adaptive",
+        "oasis-shared",
+        "belady",
+        "oasis-speculative",
+    ],
 )
 def test_what_a_schedule_cannot_hold_gives_none(name: str) -> None:
     """Replay moves whole blocks of K and V from one list: other schemes leave no schedule."""

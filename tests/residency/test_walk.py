@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from oasis_sim.errors import InputError
 from oasis_sim.residency.mapping import map_heads, nearest_layers
 from oasis_sim.residency.plain import simulate_plain
+from oasis_sim.residency.route import visited_steps, walk_steps
 from oasis_sim.residency.rule import ResidencyRule, StepPath
 from oasis_sim.residency.stats import trace_stats
-from oasis_sim.residency.walk import WalkTable, build_walk, walk_moves, walk_steps
+from oasis_sim.residency.walk import WalkTable, build_walk, walk_moves
 from oasis_sim.trace import NO_BLOCK, AttentionTrace, decode_mass
 from tests.strategies import make_trace, residency_rules
 
@@ -106,6 +107,33 @@ def test_table_equals_the_plain_twin_on_the_written_out_walk(predictor: str) -> 
     assert trace.mass is not None
     whole = decode_mass(trace.mass).sum(axis=-1)[table.trace_step]
     np.testing.assert_allclose((log.mass / whole).mean(axis=(1, 2)), table.mass, atol=1e-9)
+
+
+def test_steps_visited_when_accepted_drafts_are_kept() -> None:
+    """An accepted draft's token has no step of its own."""
+    assert [0, 1, 3, 4, 6] == visited_steps(np.array([0, 1, 1, 0, 1, 1, 0], np.uint8)).tolist()
+    assert [0, 1, 2] == visited_steps(np.zeros(3, np.uint8)).tolist()
+    assert [0, 2] == visited_steps(np.ones(3, np.uint8)).tolist()
+
+
+def test_a_speculative_walk_equals_the_plain_twin() -> None:
+    """Targets come from the draft of the step visited before; tokens follow acceptance."""
+    trace = make_trace(9, steps=11, layers=2, heads=2, stored=25, jitter=0.3)
+    accepted = np.array([0, 1, 0, 0, 1, 0, 1, 1, 0, 0, 1], dtype=np.uint8)
+    trace = replace(trace, accepted=dict.fromkeys(trace.pred_order, accepted))
+    rule = ResidencyRule(5, 7, 2, block_tokens=4)
+    table = build_walk(trace, rule, "draft", None, Shape(2, 2), speculative=True)
+    rows = [1, 3, 4, 6, 8, 9, 10, 9, 8, 6, 4, 3]
+    before = {1: 0, 3: 1, 4: 3, 6: 4, 8: 6, 9: 8, 10: 9}
+    assert rows == table.trace_step.tolist()
+    assert [1 + int(accepted[row]) for row in rows] == table.tokens.tolist()
+    use = np.tile(np.array(rows), table.warmup_periods + 1)
+    source = np.array([before[row] for row in use.tolist()])
+    position = trace.position.astype(np.int64)
+    path = StepPath(use, position[use], source, position[source] + 1, len(use) - len(rows))
+    log = simulate_plain(trace.use_order, trace.pred_order["ngram"], path, rule, trace.mass)
+    np.testing.assert_array_equal(log.needed.sum(axis=2), table.needed)
+    np.testing.assert_array_equal(log.admitted.sum(axis=2), table.admitted)
 
 
 def test_the_walk_keeps_the_trace_statistics() -> None:

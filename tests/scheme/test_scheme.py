@@ -24,7 +24,8 @@ OASIS = load_scheme("oasis")
 def test_presets() -> None:
     """Every preset is there, under its own name and with a description."""
     systems = ("dense", "freekv", "hisparse", "infinigen", "quest", "shadowkv")
-    variants = ("oasis", "oasis-adaptive", "oasis-fp8", "oasis-pool", "oasis-shared")
+    kinds = ("adaptive", "fp8", "pool", "shared", "speculative")
+    variants = ("oasis", *(f"oasis-{kind}" for kind in kinds))
     assert sorted(scheme_names()) == sorted(
         (*systems, *variants, "belady", "on-demand", "oracle", "previous-token")
     )
@@ -120,6 +121,7 @@ def test_file_round_trip(scheme: Scheme) -> None:
         ({"adaptive_cap": True}, "adaptive_cap"),
         ({"cap_over": "layer", "fetch_ratio": None}, "cap_over"),
         ({"cap_over": "model"}, "cap_over"),
+        ({"speculative": True, "predictor": "previous", "draft_row": False}, "speculative"),
         ({"reuse": False}, "reuse"),
         ({"correction_share": 1.5}, "correction_share"),
         ({"lookahead": "one_layer"}, "lookahead"),
