@@ -71,10 +71,15 @@ class Grid:
 
 
 def sort_values(values: Sequence[str]) -> list[str]:
-    """Return values without repetition: numbers first, ascending, then names as they sort."""
-    numbers = {Decimal(text): text for text in values if _PLAIN_NUMBER.fullmatch(text)}
+    """Return values once each, spelled one way: numbers first, ascending, then names."""
+    numbers = {Decimal(text) for text in values if _PLAIN_NUMBER.fullmatch(text)}
     names = {text for text in values if not _PLAIN_NUMBER.fullmatch(text)}
-    return [numbers[value] for value in sorted(numbers)] + sorted(names)
+    return [spelled(value) for value in sorted(numbers)] + sorted(names)
+
+
+def spelled(value: Decimal) -> str:
+    """Return a number without exponent and needless zeros."""
+    return format(value.normalize(), "f")
 
 
 def parse_vary(text: str) -> tuple[str, tuple[str, ...]]:
@@ -114,7 +119,7 @@ def _range(text: str, low: str, high: str, kind: str | None, step: str | None) -
     while first <= last:
         if len(values) >= MOST_VALUES:
             raise UsageError(f"range {text!r} has more than {MOST_VALUES:,} values")
-        values.append(format(first.normalize(), "f"))
+        values.append(spelled(first))
         first = first * by if kind == "x" else first + by
     return values
 
@@ -160,4 +165,4 @@ def _texts(fields: Fields, document: Document, key: str) -> dict[str, tuple[str,
 def _one(item: float | str, section: str) -> tuple[str, ...]:
     if isinstance(item, str):
         return expand(item) if section == "vary" else (item,)
-    return (format(Decimal(repr(item)).normalize(), "f"),)
+    return (spelled(Decimal(repr(item))),)
