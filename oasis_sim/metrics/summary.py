@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from oasis_sim import __version__
-from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import footprint
 from oasis_sim.engine.result import BOUNDS, STAGES, STATUS, RunResult
+from oasis_sim.metrics.capacity import Capacity, capacity
 from oasis_sim.metrics.describe import describe_scenario
 from oasis_sim.metrics.distribution import distribution, finite_or_none, significant
 from oasis_sim.metrics.latency import latencies
-from oasis_sim.metrics.traffic import links
+from oasis_sim.metrics.overload import Offered, offered
+from oasis_sim.metrics.traffic import cost_model, links
 from oasis_sim.units import PS_PER_MS, PS_PER_S
 
 SCHEMA_VERSION = 1
@@ -21,17 +23,19 @@ SCHEMA_VERSION = 1
 
 def summarise(result: RunResult) -> dict[str, Any]:
     """Fold one run into the mapping of `summary.json`."""
+    room, load = capacity(result), offered(result)
     return {
         "schema_version": SCHEMA_VERSION,
         "oasis_sim_version": __version__,
         "scenario": describe_scenario(result.scenario),
-        "throughput": _throughput(result),
+        "throughput": _throughput(result, load),
         "latency": latencies(result),
         "steps": _steps(result),
         "stages_ms_per_step": _stages(result),
         "step_bound": _step_bound(result),
         "links": links(result),
-        "tiers": _tiers(result),
+        "tiers": _tiers(result, room),
+        "batch_limit": room.limit,
         "residency": _residency(result),
         "quality": _quality(result),
         "requests": _requests(result),
@@ -39,7 +43,7 @@ def summarise(result: RunResult) -> dict[str, Any]:
             "step_ms_lower": finite_or_none(result.bounds.step_ms_lower),
             "output_tokens_per_s_upper": finite_or_none(result.bounds.output_tokens_per_s_upper),
         },
-        "notes": list(result.notes),
+        "notes": [*result.notes, *(load.notes if load else ())],
     }
 
 
@@ -50,7 +54,7 @@ def duration_ps(result: RunResult) -> int:
     return int(result.steps.end_ps[-1]) - int(result.requests.arrival_ps.min())
 
 
-def _throughput(result: RunResult) -> dict[str, Any]:
+def _throughput(result: RunResult, load: Offered | None) -> dict[str, Any]:
     span = duration_ps(result)
     tokens = int(result.steps.output_tokens.sum())
     finished = int(np.count_nonzero(result.requests.status == STATUS.index("completed")))
@@ -61,6 +65,7 @@ def _throughput(result: RunResult) -> dict[str, Any]:
         "requests_per_s": _per_second(finished, span),
         "output_tokens_per_s_per_gpu": _per_second(tokens, span * result.scenario.tp),
         "decode_output_tokens_per_s": _per_second(decode_tokens, decode_ps),
+        "offered_requests_per_s": significant(load.arrive_per_s) if load else None,
         "output_tokens": tokens,
         "duration_s": significant(span / PS_PER_S),
     }
@@ -115,7 +120,7 @@ def _step_bound(result: RunResult) -> dict[str, Any]:
     }
 
 
-def _tiers(result: RunResult) -> dict[str, dict[str, Any]]:
+def _tiers(result: RunResult, room: Capacity) -> dict[str, dict[str, Any]]:
     memory, steps = result.memory, result.steps
     peak_kv = int(steps.hbm_kv_bytes.max(initial=0))
     peak_host = int(steps.host_kv_bytes.max(initial=0))
@@ -131,12 +136,15 @@ def _tiers(result: RunResult) -> dict[str, dict[str, Any]]:
             "dense_request_bytes": memory.dense_request_bytes,
             "sparse_request_bytes": memory.sparse_request_bytes,
             "sparse_request_parts": _sparse_parts(result),
+            "decode_request_bytes": room.request_bytes,
+            "requests_that_fit": room.hbm_fit,
         },
         "host": {
             "capacity_bytes": memory.host_capacity_bytes,
             "weights_bytes": 0,
             "peak_bytes": peak_host,
             "request_bytes": memory.host_request_bytes,
+            "requests_that_fit": room.host_fit,
         },
         "remote": {"capacity_bytes": 0, "weights_bytes": 0, "peak_bytes": 0},
     }
@@ -148,10 +156,7 @@ def _sparse_parts(result: RunResult) -> dict[str, int | None]:
     if not scenario.scheme.offload:
         parts = ("working_set_bytes", "compressed_keys_bytes", "draft_kv_bytes")
         return dict.fromkeys(parts)
-    cost = CostModel(
-        scenario.profile, scenario.engine_name, scenario.model, scenario.scheme, scenario.tp
-    )
-    sizes = footprint(cost)
+    sizes = footprint(cost_model(scenario))
     tokens = int((scenario.workload.prompt_tokens + scenario.workload.output_tokens).max())
     return {
         "working_set_bytes": sizes.sparse_fixed,
@@ -177,6 +182,16 @@ def _residency(result: RunResult) -> dict[str, float | None]:
 
 def _quality(result: RunResult) -> dict[str, Any]:
     quality = result.quality
+    if not result.steps.sparse_rows.any():
+        # Proxies are means over rows that select; where none was decoded there is nothing to say.
+        quality = replace(
+            quality,
+            topk_agreement=None,
+            mass_mean=None,
+            mass_p5=None,
+            lost_mass_mean=None,
+            lost_mass_p95=None,
+        )
     return {
         "kind": "proxies read off the trace, not accuracy",
         "topk_agreement": finite_or_none(quality.topk_agreement),

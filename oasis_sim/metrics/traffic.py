@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.result import RunResult
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.metrics.distribution import significant
@@ -16,12 +17,12 @@ from oasis_sim.units import GB, PS_PER_S
 def links(result: RunResult) -> dict[str, Any]:
     """Return, per link of one GPU, bytes per step, mean rate and utilisation.
 
-    `utilisation` is the mean rate over `limit_gb_per_s`, what the scheme's transport can reach
-    on that link with its transfer size; `nominal_gb_per_s` is what the standard promises.
+    `utilisation` is the mean rate over `limit_gb_per_s`, the rate at which the engine's cost model
+    moves the scheme's units over that link; `nominal_gb_per_s` is what the standard promises.
     """
     scenario, steps = result.scenario, result.steps
     pcie, network = scenario.profile.pcie, scenario.profile.network
-    gather = min(pcie.usable_bytes_per_s, transport_bytes_per_s(scenario))
+    gather = PS_PER_S / cost_model(scenario).transfer_ps_per_byte()
     busy_ps = int((steps.end_ps - steps.start_ps).sum())
     return {
         "pcie_h2d": _link(steps.h2d_bytes, busy_ps, gather, pcie.bytes_per_s),
@@ -32,12 +33,11 @@ def links(result: RunResult) -> dict[str, Any]:
     }
 
 
-def transport_bytes_per_s(scenario: Scenario) -> float:
-    """Return the rate at which the scheme's transport moves units of its size."""
-    scheme = scenario.scheme
-    unit_tokens = scheme.block_tokens if scheme.unit == "block" else 1
-    transport = scenario.profile.engine(scenario.engine_name).transport(scheme.transport)
-    return transport.bytes_per_s.at(scenario.model.block_head_bytes(unit_tokens))
+def cost_model(scenario: Scenario) -> CostModel:
+    """Return the cost model that priced a run."""
+    return CostModel(
+        scenario.profile, scenario.engine_name, scenario.model, scenario.scheme, scenario.tp
+    )
 
 
 def _link(

@@ -1,0 +1,52 @@
+"""How many requests each memory holds, and what keeps the batch from growing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oasis_sim.engine.result import RunResult
+
+NEARLY_FULL = 0.9
+"""With open arrivals, memory is what limits a batch that came this close to filling it."""
+
+LIMITS = ("concurrency", "requests", "arrivals", "hbm", "host")
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Say how many requests of the longest length fit, at full length and as they decode.
+
+    `request_bytes` is the HBM of one of them. `host_fit` is None where none is in host memory.
+    `limit` is one of LIMITS.
+    """
+
+    request_bytes: int
+    hbm_fit: int
+    host_fit: int | None
+    limit: str
+
+
+def capacity(result: RunResult) -> Capacity:
+    """Return what fits into each memory and the smallest of the limits of the batch."""
+    memory, workload = result.memory, result.scenario.workload
+    scheme = result.scenario.scheme
+    longest = int((workload.prompt_tokens + workload.output_tokens).max())
+    sparse = scheme.selects and longest > scheme.attended_tokens_max
+    size = memory.sparse_request_bytes if sparse else memory.dense_request_bytes
+    hbm_fit = memory.kv_pool_bytes // max(size, 1)
+    each = memory.host_request_bytes
+    host_fit = memory.host_capacity_bytes // each if each else None
+    return Capacity(size, hbm_fit, host_fit, _limit(result, hbm_fit, host_fit))
+
+
+def _limit(result: RunResult, hbm_fit: int, host_fit: int | None) -> str:
+    scenario, steps = result.scenario, result.steps
+    limits = {} if scenario.concurrency is None else {"concurrency": scenario.concurrency}
+    limits["requests"] = len(scenario.workload.arrival_ps)
+    memories = {"hbm": hbm_fit} if host_fit is None else {"hbm": hbm_fit, "host": host_fit}
+    if scenario.workload.span_s > 0:
+        largest = int((steps.sparse_rows + steps.dense_rows).max(initial=0))
+        if largest < NEARLY_FULL * min(*limits.values(), *memories.values()):
+            return "arrivals"
+    limits |= memories
+    return min(limits, key=lambda name: limits[name])
