@@ -143,7 +143,8 @@ def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]
 
 def show(found: Plan, output_format: str) -> None:
     """Print a plan; what the table says in sentences goes to standard error for CSV."""
-    from oasis_sim.plan.plan_view import as_json, chart_lines, rows, sentences
+    from oasis_sim.plan.plan_json import as_json
+    from oasis_sim.plan.plan_view import chart_lines, rows, sentences
     from oasis_sim.report.csvfile import write_rows
     from oasis_sim.report.directory import json_text
     from oasis_sim.report.table import print_rows

@@ -1,13 +1,11 @@
-"""A plan as rows, JSON and sentences: the recommendation, its neighbours, what is missing."""
+"""A plan as rows and sentences: the recommendation, its neighbours, what is missing."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Any
 
 from oasis_sim.engine.spec import POISSON
-from oasis_sim.metrics.distribution import significant
 from oasis_sim.plan.crossover import Crossover
 from oasis_sim.plan.planner import Answer, Fleet, bracket_words, shortfall
 from oasis_sim.plan.prices import Prices
@@ -18,7 +16,6 @@ from oasis_sim.report.chart import Bar, draw
 from oasis_sim.report.numbers import NOTHING, count, gigabytes, milliseconds, number, percent
 from oasis_sim.report.why import limits_of
 
-SCHEMA_VERSION = 1
 HEADER = (
     "hardware",
     "scheme",
@@ -194,6 +191,9 @@ def notes(plan: Plan) -> list[str]:
         )
     if any(fleet.meets.summary["scenario"]["trace"]["origin"] == "synthetic" for fleet in fleets):
         found.append("the attention trace is synthetic: traffic of offloading schemes is modelled")
+    sheets = {fleet.spec.profile for fleet in fleets if fleet.profile_origin == "datasheet"}
+    if sheets:
+        found.append(f"datasheet limits, engine not measured there: {', '.join(sorted(sheets))}")
     shared = "random arrivals are dealt out at random"
     if fleets and fleets[0].spec.load.kind != POISSON:
         shared = "requests are dealt out in turn; the first replica was simulated"
@@ -218,78 +218,3 @@ def run_command(fleet: Fleet) -> str | None:
     words += [] if spec.concurrency is None else ["--concurrency", str(spec.concurrency)]
     words += [] if spec.host_bytes is None else ["--host-memory", f"{spec.host_bytes} B"]
     return shlex.join(words)
-
-
-def as_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as plain values."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "currency": plan.prices.currency or None,
-        "fleets": [_fleet_json(plan, fleet) for fleet in plan.ranked()],
-        "impossible": [
-            {
-                "profile": answer.job.spec.profile,
-                "scheme": answer.job.spec.scheme.name,
-                "tried": list(answer.tried),
-            }
-            for answer in plan.answers
-            if answer.fleet is None
-        ],
-        "sensitivity": [
-            {
-                "change": finding.question.kind,
-                "gpus": None
-                if finding.bracket is None or finding.bracket.enough is None
-                else finding.bracket.enough * finding.question.spec.tp,
-                "sentence": finding.sentence(),
-            }
-            for finding in plan.findings
-        ],
-        "where_offload_pays": [
-            {
-                "scheme": each.scheme,
-                "concurrency": list(each.offload),
-                "output_tokens_per_s": list(each.offload.values()),
-                "dense_output_tokens_per_s": list(each.dense.values()),
-                "ahead_at": each.ahead(),
-            }
-            for each in plan.crossovers
-        ],
-        "sentences": sentences(plan),
-    }
-
-
-def _fleet_json(plan: Plan, fleet: Fleet) -> dict[str, Any]:
-    cost, probe = plan.cost(fleet), fleet.meets
-    return {
-        "profile": fleet.spec.profile,
-        "scheme": fleet.spec.scheme.name,
-        "gpus": fleet.gpus,
-        "replicas": fleet.replicas,
-        "tp": fleet.spec.tp,
-        "fails_with_replicas": fleet.bracket.fails or None,
-        "why_fewer_fail": None if fleet.fails is None else shortfall(fleet.fails),
-        "binding": binding(fleet.fails or probe),
-        "targets": [
-            {
-                "name": each.target.name,
-                "limit_ms": each.limit_ms,
-                "value_ms": None if each.value_ms is None else significant(each.value_ms),
-                "head_room": None if each.head_room is None else significant(each.head_room),
-            }
-            for each in probe.readings
-        ],
-        "requests_per_replica": len_of(probe),
-        "simulations": fleet.simulations,
-        "output_tokens_per_s": significant(fleet.output_tokens_per_s),
-        "pcie_h2d_utilisation": probe.summary["links"]["pcie_h2d"]["utilisation"],
-        "hbm_peak_bytes": probe.summary["tiers"]["hbm"]["peak_bytes"],
-        "host_peak_bytes": probe.summary["tiers"]["host"]["peak_bytes"],
-        "cost_per_million_output_tokens": None if cost is None else significant(cost),
-        "command": run_command(fleet),
-    }
-
-
-def len_of(probe: Probe) -> int:
-    """Return the requests that a probe simulated."""
-    return int(probe.summary["scenario"]["requests"])

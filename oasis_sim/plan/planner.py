@@ -46,6 +46,7 @@ class Fleet:
     fails: Probe | None
     output_tokens_per_s: float
     simulations: int
+    profile_origin: str
     words: tuple[str, ...] = ()
 
     @property
@@ -128,7 +129,8 @@ def _search(job: Job, prober: Prober, most: int, inputs: Inputs) -> Fleet | str:
         simulations += prober.simulations
     if bracket.enough is None:
         return f"missed with {most * job.spec.tp} GPUs: {shortfall(prober.at(most))}"
-    whole = inputs.scenario(prober.spec).workload
+    scenario = inputs.scenario(prober.spec)
+    whole = scenario.workload
     return Fleet(
         spec=prober.spec,
         replicas=bracket.enough,
@@ -137,6 +139,7 @@ def _search(job: Job, prober: Prober, most: int, inputs: Inputs) -> Fleet | str:
         fails=prober.at(bracket.fails) if bracket.fails else None,
         output_tokens_per_s=mean_output_tokens(whole) * requests_per_s(prober.spec, whole),
         simulations=simulations,
+        profile_origin=scenario.profile.origin,
         words=job.words,
     )
 

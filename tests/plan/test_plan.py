@@ -118,6 +118,7 @@ def test_prices_decide_where_they_are_known(
     asked = [*LOAD, "--scheme", "oasis", "--gpu", "a100,h100", "--slo", SLO]
     free = planned(capsys, *asked)
     assert ["h100", "a100"] == [fleet["profile"] for fleet in free["fleets"]]
+    assert "datasheet limits, engine not measured there: a100" in free["sentences"]
     assert [None, None] == [each["cost_per_million_output_tokens"] for each in free["fleets"]]
     priced = planned(capsys, *asked, "--price-file", "prices.yaml")
     assert ["a100", "h100"] == [fleet["profile"] for fleet in priced["fleets"]]
