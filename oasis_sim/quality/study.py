@@ -120,8 +120,20 @@ class _Study:
             LoopPlan(residency_rule(scheme), scheme.predictor, self._skipped) for scheme in schemes
         ]
         name = f"schemes {first + 1} to {first + len(schemes)}"
+        runs = self._follow(plans, name)
+        texts = self._compare_texts(plans, name)
+        cases = []
+        for (steps, accepted), scheme, text in zip(runs, schemes, texts, strict=True):
+            case = self._case(scheme, steps, boot)
+            cases.append((replace(case, draft_accepted=accepted, free_run=text), steps.kl))
+        return cases
+
+    def _follow(
+        self, plans: Sequence[LoopPlan], name: str
+    ) -> list[tuple[StepQuality, float | None]]:
+        """Decode the trajectory; return each plan's steps and its share of accepted drafts."""
         loops = ClosedLoops(self._model, self._start, plans)
-        outputs: list[list[tuple[float, float, float]]] = [[] for _ in schemes]
+        outputs: list[list[tuple[float, float, float]]] = [[] for _ in plans]
         for step, token in enumerate(self._tokens[:-1]):
             self._progress(name, step, len(self._full))
             full = _log_shares(self._full[step])
@@ -129,15 +141,10 @@ class _Study:
                 quality = output_quality(full, _log_shares(logits), self._tokens[step + 1])
                 found.append(quality)
         self._progress(name, len(self._full), len(self._full))
-        texts = self._compare_texts(plans, name)
-        cases = []
-        for place, scheme in enumerate(schemes):
-            steps = _step_quality(outputs[place], loops.logs[place])
-            case = self._case(scheme, steps, boot)
-            accepted = self._accepted(loops.logs[place])
-            case = replace(case, draft_accepted=accepted, free_run=texts[place])
-            cases.append((case, steps.kl))
-        return cases
+        return [
+            (_step_quality(found, log), self._accepted(log))
+            for found, log in zip(outputs, loops.logs, strict=True)
+        ]
 
     def _case(self, scheme: Scheme, steps: StepQuality, boot: BlockBootstrap) -> CaseQuality:
         """Return a scheme's quality on the trajectory."""
