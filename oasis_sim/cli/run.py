@@ -131,14 +131,15 @@ class RunPlace:
     @classmethod
     def choose(cls, out: str | None, force: bool, scenario: Scenario, config: str) -> RunPlace:
         """Return the place of a run; raise UsageError when it is taken."""
-        from oasis_sim.fileio import AtomicDirectory
+        from oasis_sim.fileio import AtomicDirectory, listed_files
         from oasis_sim.report.directory import is_whole_run
 
         if out is not None:
             AtomicDirectory(out, force=force)
             return cls(Path(out), named=True, force=force)
         path = RUNS / default_name(scenario, config)
-        AtomicDirectory(path, force=True)
+        if listed_files(path) is None:
+            AtomicDirectory(path, force=True)
         return cls(path, named=False, force=force or is_whole_run(path))
 
     def write(self, files: Mapping[str, bytes], log: str, quiet: bool) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -9,10 +11,11 @@ from pathlib import Path
 from types import TracebackType
 
 from oasis_sim.errors import InputError, UsageError
+from oasis_sim.fileio.owned import in_the_way
 from oasis_sim.fileio.text import printable
 
-MANIFEST_NAME = "manifest.json"
-"""The file that marks a directory as one of ours, which --force may replace."""
+_SHOWN_IN_PARTIAL = 40
+"""Characters of the name in the temporary one, which must not outgrow the file system's limit."""
 
 
 def write_atomic(path: str | Path, data: bytes | str) -> None:
@@ -45,26 +48,31 @@ class AtomicDirectory:
 
     On an exception nothing is left behind and an older directory stays untouched. Raise
     UsageError when the place is taken: by a file or link, or by a non-empty directory without
-    `force`. With `force` only a directory that holds a manifest.json is replaced.
+    `force`. With `force` only a directory that holds a run and nothing else is replaced. Raise
+    InputError when the place cannot be written, also for an OSError of the code inside.
     """
 
     def __init__(self, path: str | Path, *, force: bool) -> None:
         """Check that the place may be used; nothing is written yet."""
+        if not str(path):
+            raise UsageError("the name of the directory is empty; name a new directory")
         self.path = Path(path)
         self._force = force
         self._partial: Path | None = None
+        self._made: list[Path] = []
         self._check_place()
 
     def __enter__(self) -> Path:
         """Create the temporary directory (and missing parents) and return it."""
+        parent = self.path.parent
+        prefix = f".{self.path.name[:_SHOWN_IN_PARTIAL]}."
         try:
-            parent = self.path.parent
+            self._made = [place for place in (parent, *parent.parents) if not place.exists()]
             parent.mkdir(parents=True, exist_ok=True)
-            partial = Path(
-                tempfile.mkdtemp(prefix=f".{self.path.name}.", suffix=".partial", dir=parent)
-            )
+            partial = Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=parent))
             partial.chmod(0o777 & ~_umask())
         except (OSError, ValueError) as error:
+            self._remove_parents()
             raise _unwritable(self.path, error) from None
         self._partial = partial
         return partial
@@ -86,9 +94,26 @@ class AtomicDirectory:
             raise _unwritable(self.path, failure) from None
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+            self._remove_parents()
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise _unwritable(self.path, error) from None
+
+    def _remove_parents(self) -> None:
+        """Remove the parents that were made for this directory and are empty still."""
+        with contextlib.suppress(OSError):
+            for place in self._made:
+                place.rmdir()
 
     def _check_place(self) -> None:
-        shown = printable(self.path)
+        try:
+            self._check_kind(printable(self.path, 200))
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                shown = printable(self.path, 60)
+                raise UsageError(f"{shown}: the name is too long; choose a shorter one") from None
+            raise _unwritable(self.path, error) from None
+
+    def _check_kind(self, shown: str) -> None:
         if self.path.is_symlink():
             raise UsageError(f"{shown}: is a symbolic link; name the directory itself")
         if not self.path.exists():
@@ -99,11 +124,9 @@ class AtomicDirectory:
             return
         if not self._force:
             raise UsageError(f"{shown}: is not empty; choose another directory or add --force")
-        if not (self.path / MANIFEST_NAME).is_file():
-            raise UsageError(
-                f"{shown}: holds no {MANIFEST_NAME}, so it was not written by this program; "
-                "remove it yourself or choose another directory"
-            )
+        obstacle = in_the_way(self.path)
+        if obstacle is not None:
+            raise UsageError(f"{shown}: {obstacle}; remove it yourself or choose another directory")
 
     def _replace(self, partial: Path) -> None:
         if not self.path.exists():

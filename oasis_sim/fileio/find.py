@@ -81,7 +81,7 @@ def shipped_inputs(kind: str) -> dict[str, Path]:
         for suffix in _endings(shelf):
             if path.name.endswith(suffix) and path.is_file():
                 found.setdefault(path.name.removesuffix(suffix), path)
-    return found
+    return dict(sorted(found.items()))
 
 
 def _endings(shelf: _Shelf) -> list[str]:
@@ -94,10 +94,14 @@ def _spellings(name: str, shelf: _Shelf) -> list[str]:
 
 
 def _folder(shelf: _Shelf) -> Path:
-    """Return the directory of shipped data, in a wheel or in a bare checkout."""
-    try:
-        found = resources.files(f"{shelf.package}.{shelf.folder}")
-    except ModuleNotFoundError:
-        # Not installed: the data folders lie beside the package.
-        return Path(oasis_sim.__file__).parents[1] / shelf.folder
-    return Path(str(found))
+    """Return the directory of shipped data that belongs to the package that is running.
+
+    In a wheel it lies inside the package; in a checkout beside it. Another installation's data
+    are found last, as when the checkout's own are not there.
+    """
+    package = Path(oasis_sim.__file__).parent
+    inner = package.joinpath(*shelf.package.split(".")[1:], shelf.folder)
+    for folder in (inner, package.parent / shelf.folder):
+        if folder.is_dir():
+            return folder
+    return Path(str(resources.files(f"{shelf.package}.{shelf.folder}")))

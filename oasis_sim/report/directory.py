@@ -14,18 +14,21 @@ from typing import Any
 
 from oasis_sim import __version__
 from oasis_sim.engine.result import RunResult
-from oasis_sim.fileio import MANIFEST_NAME, AtomicDirectory
+from oasis_sim.fileio import (
+    LOG_NAME,
+    MANIFEST_NAME,
+    RUN_FORMAT,
+    AtomicDirectory,
+    in_the_way,
+)
 from oasis_sim.metrics import requests_table, steps_table
 from oasis_sim.report.csvfile import write_table
 from oasis_sim.report.timeline import write_timeline
 
-FORMAT = "oasis-run"
 VERSION = 1
 CONFIG_NAME = "config.yaml"
 SUMMARY_NAME = "summary.json"
 SCHEDULE_NAME = "schedule.npz"
-LOG_NAME = "run.log"
-REPLAY_NAME = "replay.json"
 
 
 def json_text(value: Any) -> str:
@@ -65,7 +68,7 @@ def run_files(result: RunResult, config: str, summary: Mapping[str, Any]) -> dic
 def manifest_of(files: Mapping[str, bytes]) -> dict[str, Any]:
     """Return the manifest of files: size and SHA-256 of each, names sorted."""
     return {
-        "format": FORMAT,
+        "format": RUN_FORMAT,
         "version": VERSION,
         "oasis_sim_version": __version__,
         "files": {
@@ -82,15 +85,10 @@ def holds_same_run(directory: Path, files: Mapping[str, bytes]) -> bool:
 
 def is_whole_run(directory: Path) -> bool:
     """Tell whether a directory holds one of our runs and nothing that someone else put there."""
-    manifest = _content(directory / MANIFEST_NAME)
-    if manifest is None:
-        return False
     try:
-        listed = json.loads(manifest)["files"]
-        known = {*listed, MANIFEST_NAME, LOG_NAME, REPLAY_NAME}
-    except (ValueError, TypeError, KeyError, RecursionError):
+        return in_the_way(directory) is None
+    except OSError:
         return False
-    return {path.name for path in directory.iterdir()} <= known
 
 
 def _content(path: Path) -> bytes | None:

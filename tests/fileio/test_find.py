@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
+import oasis_sim
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import find_input, shipped_inputs
 from tests.strategies import hostile_names
@@ -75,3 +76,14 @@ def test_shipped_inputs_are_sorted() -> None:
     assert {"dense", "oasis", "on-demand", "oracle", "previous-token"} <= set(
         shipped_inputs("scheme")
     )
+
+
+def test_the_running_checkout_comes_before_an_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data beside the running package are used, though another copy is installed."""
+    monkeypatch.setattr(oasis_sim, "__file__", str(tmp_path / "oasis_sim" / "__init__.py"))
+    (tmp_path / "hw_profiles").mkdir()
+    (tmp_path / "hw_profiles" / "mine.yaml").write_text("name: mine")
+    assert {"mine": tmp_path / "hw_profiles" / "mine.yaml"} == shipped_inputs("profile")
+    assert tmp_path not in shipped_inputs("model")["qwen3-8b"].parents

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -80,20 +81,82 @@ def test_taken_places_are_refused(tmp_path: Path) -> None:
     assert "precious" == (tmp_path / "home" / "thesis.txt").read_text()
 
 
+RUN = '{"format": "oasis-run", "files": {"summary.json": {}}}'
+"""A manifest that lists one file."""
+
+
 def test_force_replaces_an_own_directory(tmp_path: Path) -> None:
     """With force an older run directory is replaced; after a failure it is still there."""
     place = tmp_path / "run"
     with AtomicDirectory(place, force=False) as partial:
-        (partial / MANIFEST_NAME).write_text("old")
+        (partial / MANIFEST_NAME).write_text(RUN)
+        (partial / "summary.json").write_text("old")
+        (partial / "run.log").write_text("log")
     with pytest.raises(UsageError, match="add --force"):
         AtomicDirectory(place, force=False)
     with pytest.raises(RuntimeError), AtomicDirectory(place, force=True):
         raise RuntimeError
-    assert "old" == (place / MANIFEST_NAME).read_text()
+    assert "old" == (place / "summary.json").read_text()
     with AtomicDirectory(place, force=True) as partial:
-        (partial / MANIFEST_NAME).write_text("new")
-    assert "new" == (place / MANIFEST_NAME).read_text()
+        (partial / MANIFEST_NAME).write_text(RUN)
+    assert [MANIFEST_NAME] == names(place)
     assert ["run"] == names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        "",
+        "{}",
+        "[]",
+        '{"files": {"precious.txt": {}}}',
+        '{"format": "web-extension", "files": {"precious.txt": {}}}',
+        '{"format": "oasis-run", "files": ["precious.txt"]}',
+        RUN,
+    ],
+)
+def test_force_spares_what_others_wrote(tmp_path: Path, manifest: str) -> None:
+    """A manifest.json of something else, or files beside those of a run, stop --force."""
+    (tmp_path / MANIFEST_NAME).write_text(manifest)
+    (tmp_path / "precious.txt").write_text("years of work")
+    said = "holds precious.txt" if manifest == RUN else "not written by this program"
+    with pytest.raises(UsageError, match=said):
+        AtomicDirectory(tmp_path, force=True)
+    assert [MANIFEST_NAME, "precious.txt"] == names(tmp_path)
+
+
+def test_force_spares_a_directory_under_a_listed_name(tmp_path: Path) -> None:
+    """A directory called like a file of the run is not part of the run."""
+    (tmp_path / MANIFEST_NAME).write_text(RUN)
+    (tmp_path / "summary.json").mkdir()
+    with pytest.raises(UsageError, match=r"holds summary\.json, which is a directory"):
+        AtomicDirectory(tmp_path, force=True)
+
+
+@pytest.mark.parametrize(("name", "said"), [("", "is empty"), ("x" * 300, "too long")])
+def test_names_that_no_directory_can_have(name: str, said: str) -> None:
+    """An empty and a too long name are refused before the work."""
+    with pytest.raises(UsageError, match=said):
+        AtomicDirectory(name, force=False)
+
+
+def test_the_longest_name_is_usable(tmp_path: Path) -> None:
+    """The temporary name is not longer than the file system permits."""
+    with AtomicDirectory(tmp_path / ("x" * 255), force=False) as partial:
+        (partial / "file").write_text("x")
+    assert ["x" * 255] == names(tmp_path)
+
+
+def test_a_full_disk_names_the_place_and_leaves_nothing(tmp_path: Path) -> None:
+    """An OSError without a file name, as of a full disk, becomes an InputError with the path."""
+    place = tmp_path / "new" / "parent" / "run"
+    with (
+        pytest.raises(InputError, match=r"parent/run: cannot be written \(No space left"),
+        AtomicDirectory(place, force=False) as partial,
+    ):
+        (partial / "file").write_text("x")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert [] == names(tmp_path)
 
 
 def test_empty_directory_is_used(tmp_path: Path) -> None:
