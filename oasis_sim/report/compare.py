@@ -7,7 +7,7 @@ from typing import IO, Any
 from oasis_sim.errors import InputError
 from oasis_sim.report.csvfile import write_rows
 from oasis_sim.report.directory import json_text
-from oasis_sim.report.numbers import number
+from oasis_sim.report.numbers import MILLISECONDS_SHOWN, number
 from oasis_sim.report.side_by_side import Case, Line, inputs_that_differ, lines_of
 from oasis_sim.report.table import print_rows
 from oasis_sim.report.why import limits_of, reasons
@@ -131,6 +131,24 @@ def _cells(lines: list[Line]) -> list[list[str]]:
             section = line.metric.section
             rows.append([section, *[""] * (2 * len(line.values))])
         ratios = ["-" if ratio is None else f"{ratio:.2f}x" for ratio in line.ratios[1:]]
-        values = [number(value) for value in line.values]
-        rows.append([f"  {line.metric.name}", line.metric.unit, *values, *ratios])
+        rows.append([f"  {_title(line)}", *_values(line), *ratios])
     return rows
+
+
+def _in_seconds(line: Line) -> bool:
+    """Say whether a line of milliseconds is too long to be read in them."""
+    largest = max((abs(value) for value in line.values if value is not None), default=0.0)
+    return line.metric.unit == "ms" and largest >= MILLISECONDS_SHOWN
+
+
+def _title(line: Line) -> str:
+    """Return the metric's name; its unit in the name changes with that of the values."""
+    name = line.metric.name
+    return f"{name.removesuffix('_ms')}_s" if _in_seconds(line) else name
+
+
+def _values(line: Line) -> list[str]:
+    """Return the unit, then the values in it."""
+    if not _in_seconds(line):
+        return [line.metric.unit, *(number(value) for value in line.values)]
+    return ["s", *(number(None if value is None else value / 1_000) for value in line.values)]

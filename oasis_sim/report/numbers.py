@@ -33,6 +33,11 @@ def count(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
 
+def counted(value: int | None, noun: str) -> str:
+    """Return a whole number with its noun, which takes an s unless there is one of it."""
+    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+
+
 def percent(share: float | None) -> str:
     """Return a share as a percentage."""
     return NOTHING if share is None else f"{100 * share:.1f} %"
@@ -44,5 +49,10 @@ def rate(value: float | None, unit: str) -> str:
 
 
 def gigabytes(size: float | None) -> str:
-    """Return a size in decimal units (GB is 1e9 bytes)."""
+    """Return what was moved in decimal units (GB is 1e9 bytes), as rates of links are given."""
     return NOTHING if size is None else format_bytes(size)
+
+
+def gibibytes(size: float | None) -> str:
+    """Return a size of memory in binary units (GiB is 2**30 bytes), as drivers report it."""
+    return NOTHING if size is None else format_bytes(size, binary=True)

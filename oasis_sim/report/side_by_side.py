@@ -12,8 +12,9 @@ from typing import Any
 from oasis_sim.engine.result import BOUNDS, STAGES
 from oasis_sim.errors import InputError
 from oasis_sim.metrics.distribution import significant
+from oasis_sim.report.row import Summary
+from oasis_sim.units import GIB
 
-Summary = Mapping[str, Any]
 Reader = Callable[[Summary], float | None]
 
 MATTERS = 0.01
@@ -83,24 +84,6 @@ def at(path: str, factor: float = 1.0) -> Reader:
     return read
 
 
-def request_bytes(summary: Summary) -> int:
-    """Return the HBM bytes of the longest request in the phase in which it decodes."""
-    hbm = summary["tiers"]["hbm"]
-    kind = "sparse" if summary["scenario"]["offload"] else "dense"
-    return int(hbm[f"{kind}_request_bytes"])
-
-
-def fit_hbm(summary: Summary) -> int:
-    """Return how many requests of full length the KV pool holds."""
-    return int(summary["tiers"]["hbm"]["kv_pool_bytes"] // max(1, request_bytes(summary)))
-
-
-def fit_host(summary: Summary) -> int | None:
-    """Return how many requests of full length the host holds; None where it holds none."""
-    host = summary["tiers"]["host"]
-    return int(host["capacity_bytes"] // host["request_bytes"]) if host["request_bytes"] else None
-
-
 METRICS: tuple[Metric, ...] = (
     Metric("speed", "output_tokens_per_s", "tok/s", at("throughput.output_tokens_per_s")),
     Metric("speed", "roofline_tokens_per_s", "tok/s", at("bounds.output_tokens_per_s_upper")),
@@ -109,16 +92,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("speed", "itl_p99_ms", "ms", at("latency.itl_ms.p99")),
     Metric("speed", "step_mean_ms", "ms", at("steps.step_ms.mean")),
     Metric("batch", "running_batch_mean", "requests", at("steps.running_batch.mean")),
-    Metric("batch", "requests_that_fit_hbm", "requests", fit_hbm),
-    Metric("batch", "requests_that_fit_host", "requests", fit_host),
-    Metric("batch", "kv_pool_gb", "GB", at("tiers.hbm.kv_pool_bytes", 1e-9)),
-    Metric(
-        "batch",
-        "hbm_per_request_gb",
-        "GB",
-        lambda summary: significant(1e-9 * request_bytes(summary)),
-    ),
-    Metric("batch", "host_peak_gb", "GB", at("tiers.host.peak_bytes", 1e-9)),
+    Metric("batch", "requests_that_fit_hbm", "requests", at("tiers.hbm.requests_that_fit")),
+    Metric("batch", "requests_that_fit_host", "requests", at("tiers.host.requests_that_fit")),
+    Metric("batch", "kv_pool_gib", "GiB", at("tiers.hbm.kv_pool_bytes", 1 / GIB)),
+    Metric("batch", "hbm_per_request_gib", "GiB", at("tiers.hbm.decode_request_bytes", 1 / GIB)),
+    Metric("batch", "host_peak_gib", "GiB", at("tiers.host.peak_bytes", 1 / GIB)),
     *(
         Metric("stages of a step", f"{stage}_ms", "ms", at(f"stages_ms_per_step.{stage}"))
         for stage in STAGES

@@ -12,7 +12,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from oasis_sim.report.view import Row, Section, View
+from oasis_sim.report.row import Row
+from oasis_sim.report.view import Section, View
 from oasis_sim.text import plain
 
 WIDTH_WITHOUT_TERMINAL = 110

@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from oasis_sim.metrics import SAMPLES_FOR_P99
-from oasis_sim.report.numbers import count, gigabytes, milliseconds, number, percent, rate
+from oasis_sim.report.memory_rows import batch_limit, memory
+from oasis_sim.report.numbers import (
+    count,
+    counted,
+    gigabytes,
+    milliseconds,
+    number,
+    percent,
+    rate,
+)
+from oasis_sim.report.row import Row, Summary
 
-Summary = Mapping[str, Any]
 MARK = "*"
-
-
-@dataclass(frozen=True)
-class Row:
-    """Hold one line: what, how much, and what it rests on."""
-
-    label: str
-    value: str
-    detail: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def view_of(summary: Summary) -> View:
     sections = (
         Section("", _speed(summary)),
         Section("PCIe per GPU", _traffic(summary)),
-        Section("Memory per GPU", _memory(summary)),
+        Section("Memory per GPU", memory(summary)),
         Section("Working set, per KV head, layer and step", _working_set(summary)),
         Section("Quality proxies, read off the trace; not accuracy", _quality(summary)),
         Section("Requests", _requests(summary)),
@@ -68,17 +68,34 @@ def _heading(summary: Summary) -> str:
     parts = (
         f"{scenario['scheme']} on {scenario['model']}",
         f"{scenario['profile']}{gpus}, engine {scenario['engine']}",
-        f"context {count(scenario['context_tokens'])} + {count(scenario['output_tokens'])} tokens",
-        f"{count(scenario['requests'])} requests, {_admission(scenario)}",
+        _lengths(scenario),
+        f"{counted(scenario['requests'], 'request')}, {_admission(scenario)}",
         f"trace {trace['name']} ({trace['origin']})" if trace["name"] else "no trace",
     )
     return "; ".join(parts)
 
 
+def _lengths(scenario: Mapping[str, Any]) -> str:
+    """Return the tokens of a request; mean and longest where requests differ."""
+    ranges = [scenario["workload"][f"{kind}_tokens"] for kind in ("prompt", "output")]
+    if all(tokens["min"] == tokens["max"] for tokens in ranges):
+        prompt, output = (count(tokens["max"]) for tokens in ranges)
+        return f"context {prompt} + {output} tokens"
+    prompt, output = (
+        f"{number(round(tokens['mean']))} (longest {count(tokens['max'])})" for tokens in ranges
+    )
+    return f"mean context {prompt} + {output} tokens"
+
+
 def _admission(scenario: Mapping[str, Any]) -> str:
-    if scenario["concurrency"] is None:
-        return f"arriving over {number(scenario['workload']['span_s'])} s"
-    return f"{count(scenario['concurrency'])} at once"
+    load, limit = scenario["workload"], scenario["concurrency"]
+    together = None if limit is None else f"{count(limit)} at once"
+    if not load["span_s"]:
+        return together or "all at once"
+    arriving = (
+        f"arriving over {number(load['span_s'])} s ({number(load['mean_rate_per_s'])} per second)"
+    )
+    return f"{arriving}, at most {together}" if together else arriving
 
 
 def _warning(summary: Summary) -> str:
@@ -100,10 +117,11 @@ def _speed(summary: Summary) -> tuple[Row, ...]:
         Row(
             "Throughput",
             rate(throughput["output_tokens_per_s"], "tokens/s"),
-            f"{rate(throughput['requests_per_s'], 'requests/s')}; "
-            f"{rate(throughput['decode_output_tokens_per_s'], 'tokens/s')} in steps without "
-            f"prefill; roofline {rate(bounds['output_tokens_per_s_upper'], 'tokens/s')}",
+            f"roofline of the whole run "
+            f"{rate(bounds['output_tokens_per_s_upper'], 'tokens/s')}; "
+            f"{rate(throughput['requests_per_s'], 'requests/s')}{_offered(throughput)}",
         ),
+        *_decode_alone(throughput),
         Row("TPOT", *_spread(latency["tpot_ms"])),
         Row("TTFT", *_spread(latency["ttft_ms"])),
         Row("Inter-token", *_spread(latency["itl_ms"])),
@@ -113,14 +131,28 @@ def _speed(summary: Summary) -> tuple[Row, ...]:
             f"{number(batch['mean'])} rows",
             f"largest {count(batch['max'])}; {percent(steps['sparse_row_share'])} of rows sparse",
         ),
+        batch_limit(summary),
         Row(
             "Step",
             milliseconds(steps["step_ms"]["mean"]),
             f"p50 {milliseconds(steps['step_ms']['p50'])}; roofline "
-            f"{milliseconds(bounds['step_ms_lower'])}; {count(steps['count'])} steps",
+            f"{milliseconds(bounds['step_ms_lower'])}; {counted(steps['count'], 'step')}",
         ),
-        Row("Step bound by", *_bound(summary)),
+        Row("Time bound by", *_bound(summary)),
     )
+
+
+def _offered(throughput: Mapping[str, Any]) -> str:
+    load = throughput["offered_requests_per_s"]
+    return "" if load is None else f"; {rate(load, 'requests/s')} arrive"
+
+
+def _decode_alone(throughput: Mapping[str, Any]) -> tuple[Row, ...]:
+    """Return the rate of decode by itself, which the roofline of the whole run does not bound."""
+    alone = throughput["decode_output_tokens_per_s"]
+    if alone is None:
+        return ()
+    return (Row("Decode alone", rate(alone, "tokens/s"), "in steps without prefill"),)
 
 
 def _spread(values: Mapping[str, Any]) -> tuple[str, str]:
@@ -132,15 +164,16 @@ def _spread(values: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _bound(summary: Summary) -> tuple[str, str]:
-    shares = ((share["share_of_steps"], name) for name, share in summary["step_bound"].items())
+    shares = ((share["share_of_time"], name) for name, share in summary["step_bound"].items())
     present = sorted(((share, name) for share, name in shares if share), reverse=True)
     if not present:
         return "nothing", "no step was run"
-    text = [f"{name} {percent(share)}" for share, name in present]
+    first, *others = (f"{name} {percent(share)}" for share, name in present)
+    text = [", ".join(["of the time", *others])]
     if summary["scenario"]["offload"]:
         waited = milliseconds(summary["stages_ms_per_step"]["transfer_wait"])
         text.append(f"compute waits {waited} per step for transfers")
-    return text[0], "; ".join(text[1:])
+    return first, "; ".join(text)
 
 
 def _traffic(summary: Summary) -> tuple[Row, ...]:
@@ -151,7 +184,13 @@ def _traffic(summary: Summary) -> tuple[Row, ...]:
         _link("Network", links["network"]),
     ]
     shown = [row for row in rows if row is not None]
-    return tuple(shown or [Row("No transfers", "0 B", "all KV stays in HBM")])
+    if shown:
+        return tuple(shown)
+    if scenario["offload"]:
+        why = "no KV moved in this run; host memory was only set aside for it"
+    else:
+        why = "all KV stays in HBM"
+    return (Row("No transfers", "0 B", why),)
 
 
 def _link(label: str, link: Mapping[str, Any], reached_by: str = "") -> Row | None:
@@ -164,51 +203,6 @@ def _link(label: str, link: Mapping[str, Any], reached_by: str = "") -> Row | No
         f"(nominal {number(link['nominal_gb_per_s'])}); "
         f"{gigabytes(link['bytes_per_step_mean'])} per step",
     )
-
-
-def _memory(summary: Summary) -> tuple[Row, ...]:
-    hbm = summary["tiers"]["hbm"]
-    return (
-        Row(
-            "HBM at peak",
-            gigabytes(hbm["peak_bytes"]),
-            f"weights {gigabytes(hbm['weights_bytes'])} + reserved "
-            f"{gigabytes(hbm['reserved_bytes'])} + KV {gigabytes(hbm['peak_kv_bytes'])}; "
-            f"usable {gigabytes(hbm['usable_bytes'])} of {gigabytes(hbm['capacity_bytes'])}",
-        ),
-        Row(
-            "KV pool",
-            gigabytes(hbm["kv_pool_bytes"]),
-            f"usable {gigabytes(hbm['usable_bytes'])} - weights {gigabytes(hbm['weights_bytes'])}"
-            f" - reserved {gigabytes(hbm['reserved_bytes'])}",
-        ),
-        *_request_memory(summary),
-    )
-
-
-def _request_memory(summary: Summary) -> tuple[Row, ...]:
-    """Say what the longest request occupies in each phase and how many would fit."""
-    hbm, host = summary["tiers"]["hbm"], summary["tiers"]["host"]
-    pool, parts = hbm["kv_pool_bytes"], hbm["sparse_request_parts"]
-    dense, sparse = hbm["dense_request_bytes"], hbm["sparse_request_bytes"]
-    rows = [Row("Request, dense", gigabytes(dense), f"at full length; {count(pool // dense)} fit")]
-    if summary["scenario"]["offload"]:
-        rows += [
-            Row(
-                "Request, sparse",
-                gigabytes(sparse),
-                f"working set {gigabytes(parts['working_set_bytes'])} + min/max keys "
-                f"{gigabytes(parts['compressed_keys_bytes'])} + draft KV "
-                f"{gigabytes(parts['draft_kv_bytes'])}; {count(pool // sparse)} fit",
-            ),
-            Row(
-                "Host at peak",
-                gigabytes(host["peak_bytes"]),
-                f"of {gigabytes(host['capacity_bytes'])} pinned for KV; "
-                f"{gigabytes(host['request_bytes'])} per request",
-            ),
-        ]
-    return tuple(rows)
 
 
 def _working_set(summary: Summary) -> tuple[Row, ...]:
@@ -234,8 +228,6 @@ def _working_set(summary: Summary) -> tuple[Row, ...]:
 
 def _quality(summary: Summary) -> tuple[Row, ...]:
     quality = summary["quality"]
-    if not summary["scenario"]["offload"]:
-        return ()
     mass, lost = quality["attention_mass"], quality["lost_mass"]
     rows = (
         ("Top-K agreement (proxy)", quality["topk_agreement"], "attended set against the true one"),

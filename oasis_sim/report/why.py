@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from oasis_sim.report.numbers import count, gigabytes, number, percent
-from oasis_sim.report.side_by_side import Case, Summary, fit_hbm, fit_host, request_bytes
+from oasis_sim.report.numbers import counted, gibibytes, gigabytes, number, percent
+from oasis_sim.report.row import Summary
+from oasis_sim.report.side_by_side import Case
 
 CRITICAL = (
     "qkv",
@@ -61,23 +62,20 @@ def _transfer_reason(summary: Summary) -> str:
 
 
 def _batch_limit(summary: Summary) -> tuple[str, str]:
-    """Return what holds the batch where it is: the smallest of the limits."""
-    asked = summary["scenario"]["concurrency"] or summary["scenario"]["requests"]
-    hbm, host = fit_hbm(summary), fit_host(summary)
-    limits: dict[str, int] = {"requests": asked, "hbm": hbm}
-    if host is not None:
-        limits["host"] = host
-    tier = min(limits, key=lambda name: limits[name])
-    tiers = summary["tiers"]
+    """Return what holds the batch where it is, as the summary says, and why in words."""
+    scenario, tiers = summary["scenario"], summary["tiers"]
+    hbm, host = tiers["hbm"], tiers["host"]
     why = {
-        "requests": f"no more than {count(asked)} requests are there at once",
-        "hbm": f"HBM holds about {count(hbm)} requests: KV pool "
-        f"{gigabytes(tiers['hbm']['kv_pool_bytes'])} / {gigabytes(request_bytes(summary))} each",
-        "host": f"host memory holds about {count(limits.get('host', 0))} requests: "
-        f"{gigabytes(tiers['host']['capacity_bytes'])} / "
-        f"{gigabytes(tiers['host']['request_bytes'])} each",
+        "concurrency": f"no more than {counted(scenario['concurrency'], 'request')} at once",
+        "requests": f"there is no more than {counted(scenario['requests'], 'request')}",
+        "arrivals": "memory would hold more than arrive",
+        "hbm": f"HBM holds about {counted(hbm['requests_that_fit'], 'request')}: KV pool "
+        f"{gibibytes(hbm['kv_pool_bytes'])} / {gibibytes(hbm['decode_request_bytes'])} each",
+        "host": f"host memory holds about {counted(host['requests_that_fit'], 'request')}: "
+        f"{gibibytes(host['capacity_bytes'])} / {gibibytes(host['request_bytes'])} each",
     }
-    return tier, why[tier]
+    limit = summary["batch_limit"]
+    return limit, why[limit]
 
 
 def reasons(cases: tuple[Case, ...]) -> tuple[str, ...]:

@@ -73,9 +73,12 @@ def test_on_demand_is_bound_by_its_transfers() -> None:
 
 
 def test_the_batch_is_limited_by_the_smallest_of_its_limits() -> None:
-    """With much HBM the requests run out, with little HBM the pool does."""
+    """With much HBM the concurrency is reached, with little HBM the pool is full."""
     large = limits_of(summary_of("dense"))
-    assert (large["batch"], "no more than 3 requests" in large["batch_why"]) == ("requests", True)
+    assert (large["batch"], "no more than 3 requests" in large["batch_why"]) == (
+        "concurrency",
+        True,
+    )
     small = summary_of("dense", hbm_bytes=24_500_000)
     pool, each = (small["tiers"]["hbm"][key] for key in ("kv_pool_bytes", "dense_request_bytes"))
     assert pool // each < 3
@@ -136,6 +139,17 @@ def test_a_summary_survives_its_file(tmp_path: Path) -> None:
     summary = summary_of("oasis")
     (tmp_path / "summary.json").write_text(json.dumps(summary))
     assert read_summary(tmp_path) == summary
+
+
+def test_long_times_are_compared_in_seconds() -> None:
+    """A TTFT of minutes is not shown in milliseconds, nor under a name that says so."""
+    slow = copy.deepcopy(summary_of("oasis"))
+    slow["latency"]["ttft_ms"]["mean"] = 159_702.0
+    stream = io.StringIO()
+    write_comparison((Case("fast", summary_of("oasis")), Case("slow", slow)), "table", stream)
+    line = next(line for line in stream.getvalue().splitlines() if "ttft" in line)
+    assert ["ttft_mean_s", "s", "159.7"] == [line.split()[i] for i in (0, 1, 3)]
+    assert "ttft_mean_ms" in json.dumps(comparison_json((Case("slow", slow),)))
 
 
 def leaves(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

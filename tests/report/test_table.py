@@ -9,14 +9,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oasis_sim.engine.result import RunResult
+from oasis_sim.engine.result import BOUNDS, RunResult
 from oasis_sim.metrics import summarise
 from oasis_sim.report.csvfile import flatten, write_rows, write_summary
-from oasis_sim.report.numbers import gigabytes, milliseconds, number, percent
+from oasis_sim.report.numbers import (
+    counted,
+    gibibytes,
+    gigabytes,
+    milliseconds,
+    number,
+    percent,
+)
 from oasis_sim.report.table import print_rows, print_view
 from oasis_sim.report.view import view_of
-from oasis_sim.scheme import load_scheme
-from tests.factories import tiny_requests, tiny_result, tiny_scenario, tiny_trace
+from oasis_sim.scheme import load_scheme, with_options
+from oasis_sim.units import PS_PER_S
+from oasis_sim.workload import Workload
+from tests.factories import (
+    STEP_PS,
+    tiny_requests,
+    tiny_result,
+    tiny_scenario,
+    tiny_steps,
+    tiny_trace,
+)
 
 HOSTILE = "[red]x[/red] \x1b[31m\x07\u202e=cmd"
 
@@ -38,8 +54,8 @@ def test_the_table_answers_what_a_planner_asks() -> None:
         "Host to GPU",
         "GB/s by sm_gather (nominal 64)",
         "compute 75.0 %",
-        "prefill 25.0 %",
-        "weights 16.0 GB",
+        "weights 14.9 GiB",
+        "of the time, prefill 25.0 %",
         "Attention mass (proxy)",
         "two requests only",
     ):
@@ -146,10 +162,100 @@ def test_numbers_keep_about_four_digits(value: float | None, text: str) -> None:
 
 
 def test_units_of_sizes_and_shares() -> None:
-    """Sizes are decimal GB, shares per cent, nothing is a dash."""
+    """What moves is in GB, what lies in memory in GiB, shares per cent, nothing is a dash."""
     assert gigabytes(65_500_000_000) == "65.5 GB"
+    assert gibibytes(65_500_000_000) == "61.0 GiB"
     assert percent(0.5312) == "53.1 %"
-    assert (gigabytes(None), percent(None)) == ("-", "-")
+    assert (gigabytes(None), gibibytes(None), percent(None)) == ("-", "-", "-")
+
+
+def test_one_of_a_thing_takes_no_s() -> None:
+    """Counts read as language."""
+    assert [counted(value, "request") for value in (0, 1, 2_048)] == [
+        "0 requests",
+        "1 request",
+        "2,048 requests",
+    ]
+
+
+def lines_of(result: RunResult) -> dict[str, str]:
+    """Return value and detail of each row of the table by its label."""
+    sections = view_of(summarise(result)).sections
+    return {row.label: f"{row.value} | {row.detail}" for part in sections for row in part.rows}
+
+
+def test_the_roofline_stands_beside_the_rate_that_it_bounds() -> None:
+    """The bound covers prefill too: decode alone, which may exceed it, has a row of its own."""
+    found = lines_of(tiny_result())
+    assert found["Throughput"] == (
+        "33.33 tokens/s | roofline of the whole run 66 tokens/s; 8.33 requests/s"
+    )
+    assert found["Decode alone"] == "33.33 tokens/s | in steps without prefill"
+
+
+def test_what_bounds_the_run_is_a_share_of_time() -> None:
+    """A step three times as long counts three times: half of the time, a quarter of the steps."""
+    steps = tiny_steps()
+    end = steps.end_ps.copy()
+    end[-1] += 2 * STEP_PS
+    bound = steps.bound.copy()
+    bound[-1] = BOUNDS.index("transfer")
+    found = lines_of(tiny_result(steps=replace(steps, end_ps=end, bound=bound)))
+    assert found["Time bound by"].startswith("transfer 50.0 % | of the time, compute 33.3 %, ")
+
+
+def test_the_limit_of_the_batch_is_named() -> None:
+    """Every limit is there, the smallest one by name."""
+    assert lines_of(tiny_result())["Batch limited by"] == (
+        "concurrency | host memory: 100 fit; HBM pool: 27 fit; concurrency: 2"
+    )
+
+
+def test_memory_is_in_gib_and_links_in_gb() -> None:
+    """54e9 bytes of KV pool are 50.3 GiB, as a driver would say."""
+    found = lines_of(tiny_result())
+    assert found["KV pool"].startswith("50.3 GiB | usable 67.1 GiB - weights 14.9 GiB")
+    assert found["Host to GPU"].endswith("14.2 MB per step")
+
+
+def test_prefill_is_said_to_need_the_whole_prompt() -> None:
+    """Why HBM can be full although 108 working sets would fit; not so for a layer at a time."""
+    assert "prefill needs the whole prompt in HBM" in lines_of(tiny_result())["Request, dense"]
+    layerwise = with_options(load_scheme("oasis"), offload_at="layer")
+    shown = lines_of(tiny_result(scenario=tiny_scenario(scheme=layerwise)))
+    assert "prefill needs" not in shown["Request, dense"]
+
+
+def test_requests_of_several_lengths_are_said_to_differ() -> None:
+    """Mean and longest in the heading, and whose memory the rows are about."""
+    load = Workload("made", "csv", [0, 0], [1_000, 9_000], [4, 6])  # type: ignore[arg-type]
+    result = tiny_result(scenario=tiny_scenario(workload=load))
+    heading = view_of(summarise(result)).heading
+    assert "mean context 5,000 (longest 9,000) + 5 (longest 6) tokens" in heading
+    assert "the longest request" in lines_of(result)["Request, dense"]
+    assert "context 1,000 + 4 tokens" in view_of(summarise(tiny_result())).heading
+
+
+def test_arrivals_keep_their_rate_beside_a_limit() -> None:
+    """Two requests 4 s apart arrive at one per 4 s, with and without --concurrency."""
+    due = np.array([0, 4 * PS_PER_S], dtype=np.int64)
+    load = replace(tiny_scenario().workload, arrival_ps=due, format="poisson")
+    for concurrency, end in ((2, ", at most 2 at once;"), (None, ";")):
+        scenario = tiny_scenario(workload=load, concurrency=concurrency)
+        heading = view_of(summarise(tiny_result(scenario=scenario))).heading
+        assert f"2 requests, arriving over 4 s (0.250 per second){end}" in heading
+
+
+def test_a_run_that_moved_nothing_tells_why() -> None:
+    """KV set aside in host memory is not KV that stays in HBM."""
+    nothing = np.zeros(4, dtype=np.int64)
+    still = tiny_steps(h2d_bytes=nothing, d2h_bytes=nothing)
+    found = lines_of(tiny_result(steps=still))["No transfers"]
+    assert found == "0 B | no KV moved in this run; host memory was only set aside for it"
+    dense = tiny_scenario(scheme=load_scheme("dense"), traces=())
+    still = replace(still, sparse_rows=np.zeros(4, dtype=np.int32))
+    found = lines_of(tiny_result(steps=still, scenario=dense))["No transfers"]
+    assert found == "0 B | all KV stays in HBM"
 
 
 @pytest.mark.parametrize("formula", ["=1+1", "+1", "-1+2", "@SUM(A1)", " =1"])
