@@ -20,12 +20,14 @@ from typing import Any, TypeVar
 from oasis_sim.errors import InputError
 from oasis_sim.fileio.document import Document, Path
 from oasis_sim.fileio.mistakes import MistakesError, did_you_mean, raise_all
+from oasis_sim.fileio.spelling import any_quantity, dotted, plain_number
 from oasis_sim.fileio.text import printable
 
 LARGEST_EXACT = 2**53
 """The largest integer that survives JSON and floating point; greater ones are refused."""
 
 T = TypeVar("T")
+Quantity = TypeVar("Quantity", int, float)
 
 
 class Fields:
@@ -120,13 +122,31 @@ class Fields:
         """Return a non-empty list of finite numbers (exactly `count` of them, if given)."""
         return tuple(self._number(name, item, low, high) for name, item in self._items(key, count))
 
-    def quantity(self, key: str, parse: Callable[[str], T], default: str | None = None) -> T:
-        """Return a quantity with its unit in words, read by a parser of oasis_sim.units."""
-        return self._quantity(key, self._get(key, default), parse)
+    def quantity(
+        self,
+        key: str,
+        parse: Callable[[str], Quantity],
+        default: str | None = None,
+        *,
+        within: tuple[str, str] | None = None,
+    ) -> Quantity:
+        """Return a quantity with its unit in words, read by a parser of oasis_sim.units.
 
-    def quantities(self, key: str, parse: Callable[[str], T], *, count: int = 0) -> tuple[T, ...]:
+        `within` gives the least and the largest as they would be written.
+        """
+        return self._quantity(key, self._get(key, default), parse, within)
+
+    def quantities(
+        self,
+        key: str,
+        parse: Callable[[str], Quantity],
+        *,
+        count: int = 0,
+        within: tuple[str, str] | None = None,
+    ) -> tuple[Quantity, ...]:
         """Return a non-empty list of quantities (exactly `count` of them, if given)."""
-        return tuple(self._quantity(name, item, parse) for name, item in self._items(key, count))
+        items = self._items(key, count)
+        return tuple(self._quantity(name, item, parse, within) for name, item in items)
 
     def texts(self, key: str) -> tuple[str, ...]:
         """Return a non-empty list of texts."""
@@ -152,7 +172,7 @@ class Fields:
                 problem,
                 file=self._document.file,
                 line=self._line(path),
-                field=printable(_dotted(path), 120),
+                field=printable(dotted(path), 120),
                 fix=fix,
             )
         )
@@ -213,13 +233,24 @@ class Fields:
             return self._outside(key, value, low, high)
         return float(value)
 
-    def _quantity(self, key: str | Path, value: Any, parse: Callable[[str], T]) -> T:
+    def _quantity(
+        self,
+        key: str | Path,
+        value: Any,
+        parse: Callable[[str], Quantity],
+        within: tuple[str, str] | None,
+    ) -> Quantity:
+        low, high = within or (any_quantity(parse), None)
         if value is None or value is _NULL:
-            return self._wrong(key, value, "a quantity with its unit", parse(_any_quantity(parse)))
+            return self._wrong(key, value, "a quantity with its unit", parse(low))
         try:
-            return parse(value)
+            found = parse(value)
         except InputError as error:
-            return self.mistake(key, error.problem, error.fix, parse(_any_quantity(parse)))
+            return self.mistake(key, error.problem, error.fix, parse(low))
+        if high is None or parse(low) <= found <= parse(high):
+            return found
+        problem = f"{printable(value, 40)} is out of range"
+        return self.mistake(key, problem, f"use {low} to {high}", parse(low))
 
     def _wrong(self, key: str | Path, value: Any, wanted: str, stand_in: T) -> T:
         if value is None:
@@ -227,7 +258,7 @@ class Fields:
         return self.mistake(key, f"is {_kind(value)}", f"write {wanted}", stand_in)
 
     def _outside(self, key: str | Path, value: float, low: T, high: float) -> T:
-        fix = f"use {_plain(low)} to {_plain(high)}"
+        fix = f"use {plain_number(low)} to {plain_number(high)}"
         return self.mistake(key, f"{printable(value, 40)} is out of range", fix, low)
 
     def _line(self, path: Path) -> int | None:
@@ -241,23 +272,6 @@ _NULL = object()
 """Stand for a key that is written but left empty, apart from a key that is missing."""
 
 
-def _any_quantity(parse: Callable[[str], Any]) -> str:
-    """Find a unit that the parser accepts, for the stand-in after a mistake."""
-    for text in ("1 B", "1 B/s", "1 ps", "1 FLOP/s"):
-        try:
-            parse(text)
-        except InputError:
-            continue
-        return text
-    raise TypeError("quantity needs a parser of oasis_sim.units")
-
-
-def _dotted(path: Path) -> str:
-    """Spell a path as ``curve[0].size``."""
-    spelt = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return spelt.removeprefix(".")
-
-
 def _kind(value: Any) -> str:
     if value is _NULL or value is None:
         return "empty"
@@ -268,7 +282,3 @@ def _kind(value: Any) -> str:
     if isinstance(value, int | float):
         return f"the number {printable(value, 40)}"
     return "a list" if isinstance(value, list) else "a mapping"
-
-
-def _plain(value: object) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

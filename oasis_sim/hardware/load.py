@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import Fields, find_input, load_yaml, printable
+from oasis_sim.hardware import bounds
 from oasis_sim.hardware.load_engine import read_engine
 from oasis_sim.hardware.profile import EngineCosts, Gpu, HardwareProfile, Host, Link
 from oasis_sim.hardware.roofline import roofline_costs
@@ -16,7 +17,12 @@ from oasis_sim.units import parse_bandwidth, parse_bytes, parse_flops, parse_tim
 
 ORIGINS = ("datasheet", "published", "measured")
 
-T = TypeVar("T")
+Quantity = TypeVar("Quantity", int, float)
+FLOPS = (parse_flops, bounds.FLOPS)
+HBM = (parse_bytes, bounds.HBM)
+SIZE = (parse_bytes, bounds.SIZE)
+BANDWIDTH = (parse_bandwidth, bounds.BANDWIDTH)
+LATENCY = (parse_time, bounds.LATENCY)
 
 
 def load_profile(name: str) -> HardwareProfile:
@@ -110,11 +116,16 @@ def on_link(costs: EngineCosts, factor: float) -> EngineCosts:
 
 
 def _sourced(
-    fields: Fields, key: str, parse: Callable[[str], T], path: str, sources: dict[str, str]
-) -> T:
+    fields: Fields,
+    key: str,
+    kind: tuple[Callable[[str], Quantity], tuple[str, str]],
+    path: str,
+    sources: dict[str, str],
+) -> Quantity:
+    """Read a number with its source; `kind` is its parser and its bounds."""
     entry = fields.child(key)
     sources[f"{path}.{key}"] = entry.text("source")
-    return entry.quantity("value", parse)
+    return entry.quantity("value", kind[0], within=kind[1])
 
 
 def _read_gpu(fields: Fields, sources: dict[str, str]) -> Gpu:
@@ -123,25 +134,23 @@ def _read_gpu(fields: Fields, sources: dict[str, str]) -> Gpu:
     return Gpu(
         title=fields.text("title"),
         sms=sms.integer("value", low=1, high=10_000),
-        bf16_flops_per_s=_sourced(fields, "bf16_dense", parse_flops, "gpu", sources),
-        hbm_bytes=_sourced(fields, "hbm_capacity", parse_bytes, "gpu", sources),
-        hbm_bytes_per_s=_sourced(fields, "hbm_bandwidth", parse_bandwidth, "gpu", sources),
+        bf16_flops_per_s=_sourced(fields, "bf16_dense", FLOPS, "gpu", sources),
+        hbm_bytes=_sourced(fields, "hbm_capacity", HBM, "gpu", sources),
+        hbm_bytes_per_s=_sourced(fields, "hbm_bandwidth", BANDWIDTH, "gpu", sources),
     )
 
 
 def _read_link(fields: Fields, path: str, sources: dict[str, str]) -> Link:
-    nominal = _sourced(fields, "bandwidth", parse_bandwidth, path, sources)
-    usable = _sourced(fields, "usable_bandwidth", parse_bandwidth, path, sources)
+    nominal = _sourced(fields, "bandwidth", BANDWIDTH, path, sources)
+    usable = _sourced(fields, "usable_bandwidth", BANDWIDTH, path, sources)
     if usable > nominal:
         fields.mistake("usable_bandwidth", "exceeds the bandwidth", "lower it", None)
-    latency = _sourced(fields, "latency", parse_time, path, sources)
+    latency = _sourced(fields, "latency", LATENCY, path, sources)
     return Link(nominal, usable, latency)
 
 
 def _read_host(fields: Fields, sources: dict[str, str]) -> Host:
     return Host(
-        kv_bytes=_sourced(fields, "kv_capacity_per_gpu", parse_bytes, "host", sources),
-        dram_bytes_per_s=_sourced(
-            fields, "dram_bandwidth_per_gpu", parse_bandwidth, "host", sources
-        ),
+        kv_bytes=_sourced(fields, "kv_capacity_per_gpu", SIZE, "host", sources),
+        dram_bytes_per_s=_sourced(fields, "dram_bandwidth_per_gpu", BANDWIDTH, "host", sources),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oasis_sim.fileio import Fields
+from oasis_sim.hardware import bounds
 from oasis_sim.hardware.curve import Curve
 from oasis_sim.hardware.profile import (
     EngineCosts,
@@ -16,7 +17,7 @@ from oasis_sim.hardware.profile import (
 )
 from oasis_sim.units import parse_bandwidth, parse_bytes, parse_time
 
-LARGEST_SLOWDOWN = 1000.0
+LARGEST_SLOWDOWN = 100.0
 SMALLEST_EFFICIENCY = 1e-3
 
 
@@ -36,13 +37,15 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         draft_layers=fields.number("draft_layers", high=100.0),
         launch=_read_launch(fields.child("launch")),
         prefill=_read_prefill(fields.child("prefill")),
-        collective_ps=fields.quantity("collective", parse_time),
+        collective_ps=fields.quantity("collective", parse_time, within=bounds.LATENCY),
         transports={key: _read_transport(transports.child(key)) for key in names},
         prediction_slowdown=_read_slowdown(fields.child("prediction_slowdown")),
         selection_slowdown=_read_slowdown(fields.child("selection_slowdown")),
         hbm_share=fields.number("hbm_share", low=0.01, high=1.0),
-        reserved_bytes=fields.quantity("reserved", parse_bytes),
-        reserved_split_bytes=fields.quantity("reserved_split", parse_bytes, default="0 B"),
+        reserved_bytes=fields.quantity("reserved", parse_bytes, within=bounds.SIZE),
+        reserved_split_bytes=fields.quantity(
+            "reserved_split", parse_bytes, "0 B", within=bounds.SIZE
+        ),
         draft_reads_kv=fields.flag("draft_reads_kv", default=False),
         static_batches=fields.flag("static_batches", default=False),
         tensor_parallel=fields.flag("tensor_parallel", default=True),
@@ -67,7 +70,7 @@ def _by_rows(fields: Fields) -> Curve:
 
 
 def _by_bytes(fields: Fields) -> Curve:
-    x = fields.quantities("bytes", parse_bytes)
+    x = fields.quantities("bytes", parse_bytes, within=bounds.CURVE_SIZE)
     y = fields.numbers("share", low=SMALLEST_EFFICIENCY, high=1.0)
     return _curve(fields, "bytes", x, y)
 
@@ -79,7 +82,7 @@ def _picoseconds(fields: Fields, key: str, unit: str) -> float:
 
 def _read_selection(fields: Fields) -> Selection:
     return Selection(
-        fixed_ps=fields.quantity("fixed", parse_time),
+        fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
         per_head_ps=_picoseconds(fields, "per_head", "ns"),
         per_candidate_ps=_picoseconds(fields, "per_candidate", "ps"),
     )
@@ -87,12 +90,12 @@ def _read_selection(fields: Fields) -> Selection:
 
 def _read_launch(fields: Fields) -> Launch:
     return Launch(
-        gap_ps=fields.quantity("gap", parse_time),
+        gap_ps=fields.quantity("gap", parse_time, within=bounds.KERNEL_TIME),
         kernels_per_layer=fields.integer("kernels_per_layer", high=1000),
-        step_ps=fields.quantity("step", parse_time),
-        request_ps=fields.quantity("request", parse_time),
-        dense_step_ps=fields.quantity("dense_step", parse_time),
-        dense_request_ps=fields.quantity("dense_request", parse_time),
+        step_ps=fields.quantity("step", parse_time, within=bounds.STEP_TIME),
+        request_ps=fields.quantity("request", parse_time, within=bounds.LAYER_TIME),
+        dense_step_ps=fields.quantity("dense_step", parse_time, within=bounds.STEP_TIME),
+        dense_request_ps=fields.quantity("dense_request", parse_time, within=bounds.LAYER_TIME),
         join_streams=fields.flag("join_streams", default=False),
     )
 
@@ -101,7 +104,9 @@ def _read_prefill(fields: Fields) -> Prefill:
     return Prefill(
         efficiency=fields.number("efficiency", low=SMALLEST_EFFICIENCY, high=1.0),
         chunk_tokens=fields.integer("chunk_tokens", low=1, high=10_000_000),
-        token_layer_ps=fields.quantity("token_layer", parse_time, default="0 us"),
+        token_layer_ps=fields.quantity(
+            "token_layer", parse_time, "0 us", within=bounds.KERNEL_TIME
+        ),
     )
 
 
@@ -117,10 +122,10 @@ def _read_slowdown(fields: Fields) -> Slowdown:
 
 
 def _read_transport(fields: Fields) -> Transport:
-    units = fields.quantities("unit", parse_bytes)
-    rates = fields.quantities("rate", parse_bandwidth)
+    units = fields.quantities("unit", parse_bytes, within=bounds.CURVE_SIZE)
+    rates = fields.quantities("rate", parse_bandwidth, within=bounds.BANDWIDTH)
     return Transport(
         bytes_per_s=_curve(fields, "unit", units, rates),
-        fixed_ps=fields.quantity("fixed", parse_time),
+        fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
         slowdown=_read_slowdown(fields.child("slowdown")),
     )

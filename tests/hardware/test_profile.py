@@ -103,6 +103,43 @@ def test_mistakes_are_named(tmp_path: Path, key: str, value: object, words: str)
     assert "edited.yaml" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("gpu__hbm_bandwidth__value", "0 B/s", "use 1 MB/s to 1 PB/s"),
+        ("gpu__hbm_bandwidth__value", "0.1 B/s", "use 1 MB/s to 1 PB/s"),
+        ("gpu__bf16_dense__value", "0 FLOP/s", "use 1 GFLOP/s to 1000 PFLOP/s"),
+        ("gpu__hbm_capacity__value", "0 B", "use 1 MB to 1 PB"),
+        ("pcie__bandwidth__value", "1 kB/s", "use 1 MB/s to 1 PB/s"),
+        ("pcie__usable_bandwidth__value", "0 GB/s", "use 1 MB/s to 1 PB/s"),
+        ("nvlink__bandwidth__value", "0 Gbit/s", "use 1 MB/s to 1 PB/s"),
+        ("network__latency__value", "1 h", "use 0 ps to 1 s"),
+        ("host__dram_bandwidth_per_gpu__value", "0 B/s", "use 1 MB/s to 1 PB/s"),
+        ("engines__vllm__launch__gap", "1 h", "use 0 ps to 10 ms"),
+        ("engines__vllm__launch__step", "2000 h", "use 0 ps to 10 s"),
+        ("engines__vllm__launch__dense_request", "2 s", "use 0 ps to 1 s"),
+        ("engines__vllm__collective", "1 h", "use 0 ps to 1 s"),
+        ("engines__vllm__selection__fixed", "1000 h", "use 0 ps to 1 s"),
+        ("engines__vllm__transports__sm_gather__fixed", "1000 h", "use 0 ps to 1 s"),
+        ("engines__vllm__transports__cpu_gather__rate", ["0 B/s"], "use 1 MB/s to 1 PB/s"),
+        ("engines__shadowkv__prefill__token_layer", "1 s", "use 0 ps to 10 ms"),
+        ("engines__vllm__reserved", "2 PB", "use 0 B to 1 PB"),
+    ],
+)
+def test_numbers_of_no_machine_are_refused(
+    tmp_path: Path, key: str, value: object, said: str
+) -> None:
+    """Zero rates and times of hours are refused with line, field and bounds, all by exit code 3."""
+    path = edited(tmp_path, **{key: value})
+    with pytest.raises(InputError) as caught:
+        read_profile(path)
+    field = key.removesuffix("__value").replace("__", ".")
+    assert f": {field}" in str(caught.value)
+    assert said in str(caught.value)
+    assert caught.value.exit_code == 3
+    assert "edited.yaml:" in str(caught.value)
+
+
 @given(st.lists(st.floats(0.1, 1e9), min_size=1, max_size=6, unique=True), st.floats(1e-3, 1e12))
 def test_a_curve_stays_within_its_points(xs: list[float], x: float) -> None:
     """Interpolation never leaves the range of the measured values and meets every point."""
