@@ -17,7 +17,7 @@ from oasis_sim.hardware.profile import (
 )
 from oasis_sim.units import parse_bandwidth, parse_bytes, parse_time
 
-LARGEST_SLOWDOWN = 100.0
+LARGEST_SLOWDOWN = 1000.0
 SMALLEST_EFFICIENCY = 1e-3
 
 
