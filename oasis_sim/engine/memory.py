@@ -108,6 +108,29 @@ def plan_memory(cost: CostModel, context: int, host_bytes: int | None = None) ->
     )
 
 
+def shortage(hbm: int, hbm_room: int, host: int, host_room: int) -> tuple[str, str]:
+    """Say of which memory more is needed than there is, and what helps; sizes in bytes.
+
+    `host` is 0 where the scheme keeps nothing in host memory.
+    """
+    lacking, helps = [], ["shorten the context"]
+    if hbm > hbm_room:
+        lacking.append(
+            f"{format_bytes(hbm, binary=True)} of HBM where the KV pool has "
+            f"{format_bytes(hbm_room, binary=True)}"
+        )
+        helps.append("use more GPUs (--tp)")
+        if not host:
+            helps.append("choose a scheme that keeps KV in host memory (--scheme)")
+    if host > host_room:
+        lacking.append(
+            f"{format_bytes(host, binary=True)} of host memory where KV may take "
+            f"{format_bytes(host_room, binary=True)}"
+        )
+        helps.append("give KV more host memory (--host-memory)")
+    return ", and ".join(lacking), f"{', '.join(helps[:-1])} or {helps[-1]}"
+
+
 class Pool:
     """Count bytes in use of one tier; never above its capacity."""
 

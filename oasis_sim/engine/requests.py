@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from oasis_sim.engine.batch import Job
+from oasis_sim.engine.memory import shortage
 from oasis_sim.engine.result import STATUS, RequestLog
 from oasis_sim.engine.walks import Walks
-from oasis_sim.units import format_bytes
 from oasis_sim.workload import Workload
 
 COMPLETED, REJECTED, RUNNING, WAITING = range(len(STATUS))
@@ -24,6 +24,7 @@ class RequestBook:
         self.generated_total = 0
         self.expected_total = int(workload.output_tokens.sum())
         self.first_refusal: str | None = None
+        self.advice = ""
         self._arrival = workload.arrival_ps.astype(np.int64).copy()
         self._admitted = np.full(count, -1, dtype=np.int64)
         self._first = np.full(count, -1, dtype=np.int64)
@@ -68,11 +69,10 @@ class RequestBook:
         self._leave(job)
         self.expected_total -= job.output
         if self.first_refusal is None:
+            lacking, self.advice = shortage(hbm, hbm_room, host, host_room)
             self.first_refusal = (
-                f"request {job.index} ({job.prompt} prompt + {job.output} output tokens) needs "
-                f"{format_bytes(hbm, binary=True)} of HBM where the KV pool has "
-                f"{format_bytes(hbm_room, binary=True)}, and {format_bytes(host, binary=True)} of "
-                f"host memory of {format_bytes(host_room, binary=True)}"
+                f"request {job.index} ({job.prompt:,} prompt + {job.output:,} output tokens) needs "
+                f"{lacking}"
             )
 
     def admitted(self, job: Job, now_ps: int) -> None:

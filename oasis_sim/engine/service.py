@@ -6,12 +6,11 @@ from collections import deque
 
 from oasis_sim.engine.batch import Job, Phase
 from oasis_sim.engine.costs import CostModel
-from oasis_sim.engine.memory import Pool, footprint
+from oasis_sim.engine.memory import Pool, footprint, shortage
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.stretch import Rows
 from oasis_sim.errors import RunFailed
-from oasis_sim.units import format_bytes
 
 
 class Service:
@@ -88,12 +87,11 @@ class Service:
                 batch.pop()
         elif not self._batch_fits(batch):
             hbm, host = self._batch_bytes(batch)
+            room = self.hbm.capacity_bytes, self.host.capacity_bytes
+            lacking, _ = shortage(hbm, room[0], host, room[1])
             raise RunFailed(
-                f"a static batch of {size} requests does not fit: it needs "
-                f"{format_bytes(hbm, binary=True)} of HBM where the KV pool has "
-                f"{format_bytes(self.hbm.capacity_bytes, binary=True)}, and "
-                f"{format_bytes(host, binary=True)} of host memory of "
-                f"{format_bytes(self.host.capacity_bytes, binary=True)}; lower the concurrency"
+                f"a static batch of {size:,} requests does not fit: it needs {lacking}; "
+                "lower the concurrency (--concurrency)"
             )
         for _ in batch:
             self._start(self.waiting.popleft(), now_ps)

@@ -36,10 +36,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     loop = ServingLoop(cost, plan, walks, book, window, scenario.max_steps, progress)
     loop.run()
     if book.rejected == len(book):
-        raise RunFailed(
-            f"no request fits: {book.first_refusal}; shorten the context, use more GPUs (--tp), "
-            "or a scheme that keeps KV in host memory"
-        )
+        raise RunFailed(f"no request fits: {book.first_refusal}; {book.advice}")
     steps = loop.recorder.finish(cost.share.block_bytes(scenario.scheme))
     gaps, counts = _token_gaps(steps, loop.recorder.extra_tokens())
     return RunResult(
@@ -107,17 +104,22 @@ def _token_gaps(steps: StepLog, extra: int) -> tuple[np.ndarray, np.ndarray]:
 def _notes(scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog) -> tuple[str, ...]:
     found = list(scenario.workload.warnings)
     if book.rejected:
-        found.append(f"{book.rejected} requests refused; {book.first_refusal}")
+        found.append(f"{_requests(book.rejected)} refused; {book.first_refusal}; {book.advice}")
     limit = scenario.model.max_context
     total = scenario.workload.prompt_tokens + scenario.workload.output_tokens
     over = int((total > limit).sum())
     if over:
         found.append(
-            f"{over} requests are longer than the {limit} tokens that {scenario.model.name} "
-            "was made for"
+            f"longer than the {limit:,} tokens that {scenario.model.name} was made for: "
+            f"{_requests(over)}"
         )
     if walks.walks and any(trace.is_synthetic for trace in scenario.traces):
         found.append("the attention trace is synthetic: block moves and quality are modelled")
     if scenario.max_steps is not None and len(steps) >= scenario.max_steps:
-        found.append(f"stopped after {len(steps)} steps as asked")
+        steps_run = f"{len(steps):,} step{'' if len(steps) == 1 else 's'}"
+        found.append(f"stopped after {steps_run} as asked")
     return tuple(found)
+
+
+def _requests(amount: int) -> str:
+    return f"{amount:,} request{'' if amount == 1 else 's'}"

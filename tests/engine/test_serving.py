@@ -106,14 +106,39 @@ def test_a_request_that_never_fits_is_refused_with_the_arithmetic() -> None:
     result = simulate(scenario("dense", profile=room, workload=mixed))
     check_run(result)
     assert [0, 1, 0] == (result.requests.status == STATUS.index("rejected")).astype(int).tolist()
-    with pytest.raises(RunFailed, match=r"9000 prompt.*of HBM where the KV pool has"):
+    with pytest.raises(RunFailed, match=r"9,000 prompt.*of HBM where the KV pool has"):
         simulate(scenario("dense", profile=room, workload=closed_loop(1, 9000, 8)))
 
 
 def test_host_memory_is_hard() -> None:
-    """An offloading scheme is refused when the host cannot hold a request's KV."""
-    with pytest.raises(RunFailed, match="of host memory of"):
+    """An offloading scheme is refused when the host cannot hold a request's KV.
+
+    The message names the memory that is short and what helps there, not HBM, of which is plenty.
+    """
+    with pytest.raises(RunFailed) as refusal:
         simulate(scenario("oasis", profile=card(8 * 10**9, host_bytes=TOKEN * 500)))
+    assert str(refusal.value) == (
+        "no request fits: request 0 (1,024 prompt + 40 output tokens) needs 2.08 MiB of host "
+        "memory where KV may take 1,000 KiB; shorten the context or give KV more host memory "
+        "(--host-memory)"
+    )
+
+
+def test_a_lack_of_hbm_is_told_without_host_memory() -> None:
+    """A dense request that is too long gets the advice to offload; host memory is not at stake."""
+    with pytest.raises(RunFailed) as refusal:
+        simulate(scenario("dense", profile=card(WEIGHTS + TOKEN * 500)))
+    assert str(refusal.value).endswith(
+        " of HBM where the KV pool has 1,000 KiB; shorten the context, use more GPUs (--tp) or "
+        "choose a scheme that keeps KV in host memory (--scheme)"
+    )
+
+
+def test_notes_count_as_language_does() -> None:
+    """One step is no steps, and thousands are separated."""
+    found = simulate(scenario("dense", workload=closed_loop(1, 120_000, 2), max_steps=1)).notes
+    assert "longer than the 100,000 tokens that tiny was made for: 1 request" in found
+    assert "stopped after 1 step as asked" in found
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:
