@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oasis_sim.cli.terminal import points_done
@@ -26,8 +27,9 @@ def in_order(
     from oasis_sim.plan.pool import run_jobs, usable_cores
 
     found: dict[int, R] = {}
-    with points_done(title, values["quiet"]) as progress:
-        for index, result in run_jobs(make_handler, jobs, values["workers"] or usable_cores()):
+    results = run_jobs(make_handler, jobs, values["workers"] or usable_cores())
+    with closing(results), points_done(title, values["quiet"]) as progress:
+        for index, result in results:
             found[index] = result
             if progress is not None:
                 progress(len(found), len(jobs))

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, TypeVar
@@ -32,11 +32,11 @@ def usable_cores() -> int:
 
 def run_jobs(
     make_handler: Callable[[], Callable[[J], R]], jobs: Sequence[J], workers: int
-) -> Iterator[tuple[int, R]]:
+) -> Generator[tuple[int, R], None, None]:
     """Yield `(index, result)` of each job as it ends.
 
     `make_handler` makes, once per process, the function that does a job. With one worker
-    everything runs in this process, in order. Ending the iteration early ends the workers.
+    everything runs in this process, in order. Closing the iterator ends the workers.
     """
     if workers <= 1 or len(jobs) <= 1:
         handler = make_handler()

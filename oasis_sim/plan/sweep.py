@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from oasis_sim.engine.spec import ScenarioSpec
@@ -73,19 +74,20 @@ def simulate_cells(
     """
     specs = [cell.point.spec for cell in cells]
     started = time.time()
-    for done, (index, outcome) in enumerate(run_jobs(make_simulator, specs, workers), start=1):
-        cell = cells[index]
-        log = f"ended_after_s: {time.time() - started:.3f}\nworkers: {workers}\n"
-        try:
-            store.save(cell.key, cell.config, outcome, log)
-        except (OSError, InputError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise RunFailed(
-                f"{store.path}: cannot keep a result ({reason}) after {done - 1} of "
-                f"{len(cells)} were kept; make room and run the same command to go on"
-            ) from None
-        if progress is not None:
-            progress(done, len(cells))
+    with closing(run_jobs(make_simulator, specs, workers)) as results:
+        for done, (index, outcome) in enumerate(results, start=1):
+            cell = cells[index]
+            log = f"ended_after_s: {time.time() - started:.3f}\nworkers: {workers}\n"
+            try:
+                store.save(cell.key, cell.config, outcome, log)
+            except (OSError, InputError) as error:
+                reason = error.strerror if isinstance(error, OSError) else str(error)
+                raise RunFailed(
+                    f"{store.path}: cannot keep a result ({reason}) after {done - 1} of "
+                    f"{len(cells)} were kept; make room and run the same command to go on"
+                ) from None
+            if progress is not None:
+                progress(done, len(cells))
 
 
 def rows_of(cells: Sequence[Cell], store: Store) -> list[Row]:

@@ -164,6 +164,13 @@ def test_what_cannot_be_met_says_what_is_missing(
     assert "missed with 1 GPUs: ttft_p95" in capsys.readouterr().out
 
 
+def test_a_growing_queue_is_no_plan(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fleet that falls behind is refused even where no target sees the queue."""
+    found = planned(capsys, *LOAD, "--scheme", "oasis", "--slo", "tpot_p99=10s")["fleets"][0]
+    assert found["replicas"] >= 2
+    assert "still wait at the end" in found["why_fewer_fail"]
+
+
 def test_a_request_file_is_dealt_out_in_turn(
     beside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

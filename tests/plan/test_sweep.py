@@ -61,9 +61,8 @@ def start_sweep(*arguments: str, vary: list[str] = VARY) -> subprocess.Popen[str
 
 def runs_of(place: Path) -> dict[str, int]:
     """Return the runs that are there, with the time at which each was written."""
-    return {
-        path.parent.name: path.stat().st_mtime_ns for path in place.glob("runs/*/manifest.json")
-    }
+    whole = [path for path in place.glob("runs/*/manifest.json") if path.parent.name[0] != "."]
+    return {path.parent.name: path.stat().st_mtime_ns for path in whole}
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
