@@ -1,0 +1,173 @@
+"""How well a trace predicts a sparse decode: open-loop statistics beside the closed loop.
+
+    python benchmarks/proxy_check.py MODEL.gguf [--steps 16] [--out proxy.json]
+
+MODEL is the model of the shipped recordings. For each recording its tokens are decoded once more,
+with the working set of ``oasis-sim trace stats`` (one sink block, two newest blocks, in the
+budget), and the numbers of the recorded layers are put beside those of the trace. Needs the extra
+``record`` and some minutes per recording.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oasis_sim.quality import CaseQuality, QualityOptions, measure_quality, vary_scheme
+from oasis_sim.record import (
+    ProgressLines,
+    Prompt,
+    PromptRequest,
+    RecordedModel,
+    RecordOptions,
+    build_prompt,
+    load_recorded_model,
+    load_text,
+)
+from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS, trace_stats
+from oasis_sim.scheme import load_scheme, with_options
+from oasis_sim.trace import AttentionTrace, load_trace
+from oasis_sim.trace.part import select_part
+
+TRACES = Path(__file__).parents[1] / "traces"
+RECORDINGS = {
+    "smollm2-prose": "prose.txt",
+    "smollm2-code": "library_code.txt",
+    "smollm2-question": "handbook.txt",
+}
+BUDGETS = (512, 1024)
+CASES = {"draft": (0.0, 0.05, 1.0), "previous": (1.0,)}
+"""Fetch ratios by predictor; without fetching, predictors do not matter."""
+
+COMPARED = ("needed", "admitted", "overlap", "attention_mass")
+
+
+def main() -> None:
+    """Check every recording and print the rows and what they amount to."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--steps", type=int, default=16, help="first steps of each recording")
+    parser.add_argument("--out", type=Path, help="write the numbers as JSON, too")
+    arguments = parser.parse_args()
+    model = load_recorded_model(arguments.model)
+    checks = []
+    for name, text in RECORDINGS.items():
+        trace = load_trace(TRACES / f"{name}.npz")
+        checks.append(check(model, trace, TRACES / "texts" / text, arguments.steps))
+        show(checks[-1])
+        if arguments.out is not None:
+            arguments.out.write_text(json.dumps(checks, indent=2) + "\n", encoding="utf-8")
+
+
+def check(model: RecordedModel, trace: AttentionTrace, text: Path, steps: int) -> dict[str, Any]:
+    """Decode the recorded tokens sparsely; return the rows of both loops."""
+    if model.sha256 != trace.meta["model"]["sha256"]:
+        sys.exit(f"{trace.name} was recorded with another model file")
+    scheme = with_options(
+        load_scheme("oasis"),
+        sink_blocks=SINK_BLOCKS,
+        recent_blocks=RECENT_BLOCKS,
+        recent_in_budget=True,
+    )
+    schemes = [
+        each
+        for predictor, ratios in CASES.items()
+        for each in vary_scheme(scheme, BUDGETS, ratios, [predictor])
+    ]
+    decode = RecordOptions(
+        steps=steps,
+        trajectory="text",
+        drafters=(trace.drafters[0],),
+        draft_budget_tokens=trace.block_tokens,
+    )
+    prompt = recorded_prompt(model, trace, text)
+    options = QualityOptions(decode, free_run=False)
+    result = measure_quality(model, prompt, schemes, options, ProgressLines(sys.stderr))
+    opened = select_part(trace, steps=slice(0, steps))
+    rows = [compare(opened, case) for case in result.cases]
+    return {"trace": trace.name, "steps": steps, **summary(rows), "rows": rows}
+
+
+def recorded_prompt(model: RecordedModel, trace: AttentionTrace, text: Path) -> Prompt:
+    """Return the prompt of a recording, followed by the tokens that were decoded."""
+    about = trace.meta["text"]
+    question = about.get("question")
+    tokens = None if question else int(trace.meta["prompt_tokens"])
+    source = load_text(text, about["licence"])
+    request = PromptRequest(tokens=tokens, question=question)
+    prompt = build_prompt(model.tokenizer, source, request, 0)
+    if len(prompt.tokens) != int(trace.meta["prompt_tokens"]):
+        sys.exit(f"{trace.name}: {text.name} is not the recorded prompt")
+    return Prompt(prompt.tokens, tuple(trace.token.tolist()), prompt.header)
+
+
+def compare(trace: AttentionTrace, case: CaseQuality) -> dict[str, Any]:
+    """Return one row: the trace's statistics, the closed loop in the same layers, and its KL."""
+    facts = case.facts()
+    row = trace_stats(
+        trace, [facts["budget_tokens"]], [facts["fetch_ratio"]], [facts["predictor"]]
+    )[0]
+    ids = trace.meta["layer_ids"]
+    layers = [layer for layer in case.layers if layer.layer in ids]
+    closed = {name: float(np.mean([getattr(layer, name) for layer in layers])) for name in COMPARED}
+    return {
+        **{name: facts[name] for name in ("budget_tokens", "predictor", "fetch_ratio")},
+        "open": {name: getattr(row, name) for name in COMPARED},
+        "closed": closed,
+        "closed_mass_all_layers": case.estimates["attention_mass"].mean,
+        "kl": case.estimates["kl"].to_json(),
+        "nll_difference": case.estimates["nll_difference"].to_json(),
+        "top1_agreement": case.estimates["top1_agreement"].mean,
+    }
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the largest distance of each number, and how lost mass ranks with KL."""
+    distance = {
+        name: max(abs(row["open"][name] - row["closed"][name]) for row in rows) for name in COMPARED
+    }
+    kl = [row["kl"]["mean"] for row in rows]
+    return {
+        "largest_distance": distance,
+        "spearman_open_lost_mass_kl": spearman(
+            [-row["open"]["attention_mass"] for row in rows], kl
+        ),
+        "spearman_closed_lost_mass_kl": spearman(
+            [-row["closed_mass_all_layers"] for row in rows], kl
+        ),
+        "spearman_open_missed_overlap_kl": spearman([-row["open"]["overlap"] for row in rows], kl),
+    }
+
+
+def spearman(first: Sequence[float], second: Sequence[float]) -> float:
+    """Return Spearman's rank correlation of values without ties."""
+    ranks = [np.argsort(np.argsort(values)) for values in (first, second)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def show(found: dict[str, Any]) -> None:
+    """Print a recording's rows and summary."""
+    print(f"{found['trace']}, {found['steps']} steps; open loop / closed loop")
+    for row in found["rows"]:
+        pairs = "  ".join(
+            f"{name} {row['open'][name]:.3f}/{row['closed'][name]:.3f}" for name in COMPARED
+        )
+        kl = row["kl"]
+        print(
+            f"  {row['budget_tokens']:>5} {row['predictor']:<8} {row['fetch_ratio']:<5g} {pairs}  "
+            f"KL {kl['mean']:.4f} [{kl['low']:.4f}, {kl['high']:.4f}]"
+        )
+    for name, value in found.items():
+        if name not in {"trace", "steps", "rows"}:
+            print(f"  {name}: {json.dumps(value)}")
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    main()
