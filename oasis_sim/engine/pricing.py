@@ -8,6 +8,13 @@ import numpy.typing as npt
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.pipeline import RATE_ONE
 from oasis_sim.engine.stretch import Rows, StretchCosts
+from oasis_sim.errors import RunFailed
+from oasis_sim.units import PS_PER_S
+
+LONGEST_STEP_PS = 10**16
+"""Under three hours; all the steps of one stretch together stay within 64 bits."""
+MOST_GROWTH_TOKENS = 1024
+"""At least what a request gains in one stretch."""
 
 
 def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
@@ -22,7 +29,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
     scan_bytes = int(rows.context.sum()) // scheme.block_tokens * cost.scan_bytes_per_block()
     scan_share = costs.scan_efficiency.at(max(scan_bytes, 1))
     decode = requests > 0
-    return StretchCosts(
+    prices = StretchCosts(
         prefill=prefill_ps,
         qkv=cost.linear_ps(share.qkv, linear_rows),
         output_ffn=cost.linear_ps(share.output_ffn, linear_rows) + cost.collective_ps(linear_rows),
@@ -52,6 +59,39 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         rates=_rates(cost, linear_rows),
         join=costs.launch.join_streams,
     )
+    _check_length(cost, rows, prices)
+    return prices
+
+
+def _check_length(cost: CostModel, rows: Rows, prices: StretchCosts) -> None:
+    """Raise RunFailed when a step could take hours: its sums would not fit 64-bit picoseconds."""
+    sparse = len(rows.context)
+    tokens = float(rows.context.sum() + rows.dense_context.sum())
+    tokens += MOST_GROWTH_TOKENS * (sparse + len(rows.dense_context))
+    blocks = tokens / prices.block_tokens
+    fetched = sparse * cost.share.kv_heads * cost.scheme.chosen_blocks * prices.block_bytes
+    layer = (
+        prices.qkv
+        + prices.output_ffn
+        + prices.launch_per_layer
+        + prices.selection_fixed
+        + prices.transfer_fixed
+        + tokens
+        * prices.kv_bytes_layer
+        * max(prices.attention_ps_per_byte, prices.dense_ps_per_byte)
+        + blocks * prices.scan_bytes_per_block * prices.scan_ps_per_byte
+        + blocks * prices.selection_per_candidate
+        + fetched * prices.transfer_ps_per_byte
+    )
+    once = prices.prefill + prices.lm_head + prices.draft + prices.launch_per_step + prices.d2h
+    longest_ps = (once + cost.share.model.layers * layer) * float(
+        RATE_ONE / prices.rates.min(where=prices.rates > 0, initial=RATE_ONE)
+    )
+    if longest_ps > LONGEST_STEP_PS:
+        raise RunFailed(
+            f"one step could take {longest_ps / PS_PER_S:,.0f} s on profile {cost.profile.name}; "
+            "are its rates and times in the right units?"
+        )
 
 
 def _rates(cost: CostModel, rows: int) -> npt.NDArray[np.int64]:

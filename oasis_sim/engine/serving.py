@@ -31,6 +31,7 @@ from oasis_sim.errors import RunFailed
 
 LONGEST_STRETCH = 256
 NEVER_PS = 1 << 62
+"""53 days: no run goes on as long, so that sums of times fit 64 bits."""
 
 Progress = Callable[[int, int], None]
 
@@ -104,6 +105,10 @@ class ServingLoop:
                 yield self._sleep()
                 continue
             self.service.make_room()
+            if self.env.now >= NEVER_PS:
+                raise RunFailed(
+                    "the run takes more than 53 days of simulated time; make it smaller"
+                )
             self.state.scalars[NOW] = self.env.now
             self._execute()
             yield self.env.timeout(int(self.state.scalars[NOW]) - self.env.now)
@@ -132,7 +137,7 @@ class ServingLoop:
         recording = self.window.wants(self.book.generated_total, self.recorder.steps, rows)
         count = 1 if prefill_ps or recording else service.longest_stretch(self._steps_left())
         peek = self.env.peek()
-        limit = NEVER_PS if peek == float("inf") else int(peek)
+        limit = int(min(peek, NEVER_PS))
         times = np.empty((count, LOG_COLUMNS), dtype=np.int64)
         quality = np.empty((count, self.walks.tables.quality.shape[1]))
         marks = self.window.marks()
