@@ -16,7 +16,7 @@ from oasis_sim.model import load_model
 
 PROFILE = "h200"
 ENGINE = "gpu_exec"
-CPU_BATCH = 8
+CPU_BATCH = 4
 OUTPUT_TOKENS = 1_024
 FREE_SHARE = 0.9
 AMPLE_HOST_BYTES = 1 << 44

@@ -20,7 +20,7 @@ from gpu_exec.stamps import MIN_UNIT_BYTES, POISON, address_of, stamp, wrong_uni
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import UsageError
 
-DEFAULT_BUDGET_BYTES = 512 << 20
+DEFAULT_BUDGET_BYTES = 128 << 20
 _CHECK_CHUNK_BYTES = 32 << 20
 
 Pool = npt.NDArray[np.uint16]

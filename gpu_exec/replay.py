@@ -209,12 +209,12 @@ def _notes(
     full_gib = units * schedule.unit_bytes / 2**30
     if units < modelled:
         notes.append(
-            f"host units are aliased: {modelled} modelled units share {units} "
+            f"host units are aliased: {modelled:,} modelled units share {units:,} "
             f"({full_gib:.2f} GiB at full size), chosen by a hash of the address"
         )
     sizes = sorted({pool.executed_unit_bytes for pool in executor.pools if pool.scaled})
     notes += [
-        f"units are scaled down: {size} of {schedule.unit_bytes} bytes are stored and checked; "
+        f"units are scaled down: {size:,} of {schedule.unit_bytes:,} bytes are stored and checked; "
         "byte counts are units times the full size"
         for size in sizes
     ]

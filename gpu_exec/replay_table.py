@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from gpu_exec.replay import ReplayReport, StageRow
+from oasis_sim.text import counted
 
 
 def replay_lines(report: ReplayReport) -> list[str]:
     """Return the lines of a replay's table: device, notes, steps, stages, total."""
     reference = report.device.timing != "gpu"
     measured = "CPU ref. ms" if reference else "measured ms"
-    head = (
-        f"{report.device.title}, {report.device.devices} device(s), driver {report.device.driver}"
-    )
+    devices = counted(report.device.devices, "device")
+    head = f"{report.device.title}, {devices}, driver {report.device.driver}"
     lines = [f"replay of {report.source} on {head}"]
     lines += [f"note: {note}" for note in report.notes]
-    head = f"{'step':>8} {'rows':>5} {'units':>10} {'bytes':>14} {'wrong':>6} "
+    head = f"{'step':>8} {'rows':>5} {'units':>10} {'bytes':>16} {'wrong':>6} "
     lines += ["", f"{head}{'simulated ms':>13} {measured:>12}"]
     for row in report.steps:
         lines.append(
-            f"{row.step:>8} {row.rows:>5} {row.units_moved:>10} {row.bytes_moved:>14} "
-            f"{row.wrong_units:>6} {row.simulated_ms:>13.3f} {row.measured_ms:>12.3f}"
+            f"{row.step:>8,} {row.rows:>5,} {row.units_moved:>10,} {row.bytes_moved:>16,} "
+            f"{row.wrong_units:>6,} {row.simulated_ms:>13,.3f} {row.measured_ms:>12,.3f}"
         )
     lines += ["", f"{'stage, per step':<18} {'simulated ms':>13} {measured:>12} {'error %':>8}"]
     lines += [_stage_line(row) for row in (*report.stages, report.step, report.total)]
@@ -27,13 +27,13 @@ def replay_lines(report: ReplayReport) -> list[str]:
     moved = sum(row.bytes_moved for row in report.steps)
     lines += [
         "",
-        f"bytes scheduled {scheduled}, moved {moved}; "
+        f"bytes scheduled {scheduled:,}, moved {moved:,}; "
         + ("every unit verified" if not report.problems else "NOT verified"),
     ]
     return lines
 
 
 def _stage_line(row: StageRow) -> str:
-    measured = "-" if row.measured_ms is None else f"{row.measured_ms:.3f}"
+    measured = "-" if row.measured_ms is None else f"{row.measured_ms:,.3f}"
     error = "-" if row.error_pct is None else f"{row.error_pct:+.1f}"
-    return f"{row.stage:<18} {row.simulated_ms:>13.3f} {measured:>12} {error:>8}"
+    return f"{row.stage:<18} {row.simulated_ms:>13,.3f} {measured:>12} {error:>8}"

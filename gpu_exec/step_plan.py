@@ -11,6 +11,7 @@ from gpu_exec.kernels.config import HEAD_DIM, LOCAL_SLOTS, StepConfig, StepMoves
 from gpu_exec.moves import MovePlan, head_shards, plan_moves
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import UsageError
+from oasis_sim.text import counted
 
 TRANSPORTS = {"sm_gather": StepConfig.transport, "copy_engine": "copy_engine", "naive": "naive"}
 
@@ -51,7 +52,8 @@ def plan_notes(schedule: Schedule, devices: int) -> tuple[str, ...]:
         notes.append("heads and linear layers are split; collectives between devices are not run")
     tp = schedule.meta.get("tp", 1)
     if tp != devices:
-        notes.append(f"the run was simulated for tp={tp} and is executed on {devices} device(s)")
+        here = counted(devices, "device")
+        notes.append(f"the run was simulated for tp={tp} and is executed on {here}")
     return tuple(notes)
 
 

@@ -35,3 +35,8 @@ def csv_cell(text: str) -> str:
     """
     shown = plain(text)
     return f"'{shown}" if shown.lstrip()[:1] in ("=", "+", "-", "@") else shown
+
+
+def counted(value: int, noun: str) -> str:
+    """Return a whole number with its noun, which takes an s unless there is one of it."""
+    return f"{value:,} {noun}{'' if value == 1 else 's'}"

@@ -15,6 +15,7 @@ from oasis_sim.engine.serving import Progress, ServingLoop
 from oasis_sim.engine.walks import Walks, build_walks
 from oasis_sim.engine.window import Window, slices
 from oasis_sim.errors import RunFailed, UsageError
+from oasis_sim.text import counted
 
 
 def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
@@ -104,22 +105,19 @@ def _token_gaps(steps: StepLog, extra: int) -> tuple[np.ndarray, np.ndarray]:
 def _notes(scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog) -> tuple[str, ...]:
     found = list(scenario.workload.warnings)
     if book.rejected:
-        found.append(f"{_requests(book.rejected)} refused; {book.first_refusal}; {book.advice}")
+        found.append(
+            f"{counted(book.rejected, 'request')} refused; {book.first_refusal}; {book.advice}"
+        )
     limit = scenario.model.max_context
     total = scenario.workload.prompt_tokens + scenario.workload.output_tokens
     over = int((total > limit).sum())
     if over:
         found.append(
             f"longer than the {limit:,} tokens that {scenario.model.name} was made for: "
-            f"{_requests(over)}"
+            f"{counted(over, 'request')}"
         )
     if walks.walks and any(trace.is_synthetic for trace in scenario.traces):
         found.append("the attention trace is synthetic: block moves and quality are modelled")
     if scenario.max_steps is not None and len(steps) >= scenario.max_steps:
-        steps_run = f"{len(steps):,} step{'' if len(steps) == 1 else 's'}"
-        found.append(f"stopped after {steps_run} as asked")
+        found.append(f"stopped after {counted(len(steps), 'step')} as asked")
     return tuple(found)
-
-
-def _requests(amount: int) -> str:
-    return f"{amount:,} request{'' if amount == 1 else 's'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oasis_sim import text
 from oasis_sim.units import format_bytes
 
 NOTHING = "-"
@@ -34,8 +35,8 @@ def count(value: int | None) -> str:
 
 
 def counted(value: int | None, noun: str) -> str:
-    """Return a whole number with its noun, which takes an s unless there is one of it."""
-    return f"{count(value)} {noun}{'' if value == 1 else 's'}"
+    """Return a whole number with its noun in the singular or plural."""
+    return f"{NOTHING} {noun}s" if value is None else text.counted(value, noun)
 
 
 def percent(share: float | None) -> str:
