@@ -57,6 +57,7 @@ class _Reader:
         self._unknown: Counter[str] = Counter()
         self._rows_with_unknown = 0
         self._rows_over_hashed = 0
+        self._hashed = False
         self._failed = 0
 
     def read(self) -> Workload:
@@ -112,9 +113,10 @@ class _Reader:
                 self._failed += 1
 
     def _look_at_hashes(self, row: Row, prompt: int) -> None:
-        """Check the form of prefix hashes; they are counted but not used."""
+        """Check the form of prefix hashes, which are not used."""
         if not self._format.hash_block_tokens or row.get("hash_ids") is None:
             return
+        self._hashed = True
         hashes = row["hash_ids"]
         if not isinstance(hashes, list):
             raise BadValueError("is not a list", "write a list of numbers, or leave it out")
@@ -134,6 +136,8 @@ class _Reader:
                 f"unknown fields were ignored in {self._rows_with_unknown} of the rows: "
                 f"{', '.join(names[:_NAMED_FIELDS])}{more}"
             )
+        if self._hashed:
+            yield "hash_ids are ignored: no prefix is cached, every prompt is prefilled in full"
         if self._rows_over_hashed:
             yield f"more prefix hashes than the length allows: {self._rows_over_hashed} of the rows"
         if self._failed:

@@ -27,6 +27,7 @@ from tests.strategies import (
 
 # The rows of the tests: (arrival in ms, prompt tokens, output tokens).
 ROWS = [(0, 1024, 8), (1000, 512, 8), (2500, 2048, 16)]
+NO_PREFIX_CACHE = "hash_ids are ignored: no prefix is cached, every prompt is prefilled in full"
 SHARED = os.environ.get("OASIS_SHARED_DIR")
 FUNCTION_SCOPED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -111,7 +112,7 @@ def test_harmless_variants_agree(tmp_path: Path, change: Any) -> None:
     """Line ends, blank lines, marks, compression and prefix hashes change nothing."""
     workload = load_text(tmp_path, change(content_of("mooncake", ROWS)))
     assert ROWS == rows_of(workload)
-    assert () == workload.warnings
+    assert () == tuple(text for text in workload.warnings if text != NO_PREFIX_CACHE)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +127,9 @@ def test_harmless_variants_agree(tmp_path: Path, change: Any) -> None:
 )
 def test_counted_warnings(tmp_path: Path, changes: dict[str, Any], warning: str | None) -> None:
     """What is ignored or assumed is said and counted."""
-    warnings = load_text(tmp_path, mooncake(**changes)).warnings
+    found = load_text(tmp_path, mooncake(**changes)).warnings
+    assert ("hash_ids" in changes) == (NO_PREFIX_CACHE in found)
+    warnings = [text for text in found if text != NO_PREFIX_CACHE]
     assert (0 if warning is None else 1) == len(warnings)
     assert warning is None or warning in warnings[0]
 
@@ -203,6 +206,32 @@ def test_bad_csv_is_refused(tmp_path: Path, text: str, said: str) -> None:
     """A CSV needs its header, whole rows and plain numbers."""
     with pytest.raises(InputError, match=said):
         load_text(tmp_path, text, "csv")
+
+
+@pytest.mark.parametrize(("name", "blank"), [("mooncake", "\n"), ("csv", "\n"), ("csv", ',"",\n')])
+def test_a_flood_of_blank_lines_is_refused(tmp_path: Path, name: str, blank: str) -> None:
+    """A gigabyte of line ends in a small compressed file is not read to its end."""
+    start = HEADER if name == "csv" else ""
+    line = 1002 if name == "csv" else 1001
+    with pytest.raises(InputError, match=f":{line}: holds too many blank lines"):
+        load_text(tmp_path, start + blank * 1001, name)
+
+
+def test_more_requests_than_the_limit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading stops at the first row too many."""
+    monkeypatch.setattr("oasis_sim.workload.load.LARGEST_REQUESTS", 3)
+    assert 3 == load_text(tmp_path, HEADER + "0,1,1\n" * 3, "csv").requests
+    with pytest.raises(InputError, match=":5: holds more than 3 requests"):
+        load_text(tmp_path, HEADER + "0,1,1\n" * 4, "csv")
+
+
+def test_a_rate_of_almost_nothing_is_refused() -> None:
+    """Gaps of 1e300 seconds are refused in words."""
+    for rate in (1e-300, 5e-324, 1e-9):
+        with pytest.raises(UsageError, match="more than 53 days; raise the rate"):
+            poisson(rate, 10, 1, 1, 0)
 
 
 def test_csv_variants(tmp_path: Path) -> None:
