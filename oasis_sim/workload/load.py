@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+from array import array
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,13 +21,16 @@ from oasis_sim.workload.formats import (
     cell_number,
     tokens,
 )
-from oasis_sim.workload.workload import LARGEST_ARRIVAL_PS, Workload
+from oasis_sim.workload.workload import LARGEST_ARRIVAL_PS, LARGEST_REQUESTS, Workload
 
 _FILE_CAP_BYTES = 4 * GIB
 _LINE_CAP_BYTES = 16 * MIB
 _NAMED_FIELDS = 5
+_COUNTED_FIELDS = 1000
+_BLANK_LINES = 1000
 
 Row = dict[str, Any]
+IntColumn: TypeAlias = "array[int]"
 
 
 def load_workload(path: str | Path, format_name: str) -> Workload:
@@ -61,28 +65,47 @@ class _Reader:
         self._failed = 0
 
     def read(self) -> Workload:
-        requests = list(self._requests())
-        if not requests:
+        """Read all rows and put them in order of arrival."""
+        base, columns = self._columns()
+        if not columns[0]:
             raise InputError("holds no requests", file=self._file, fix="nothing to simulate")
-        ordered = sorted(requests, key=lambda request: request[0])
-        first = ordered[0][0]
-        if ordered[-1][0] - first > LARGEST_ARRIVAL_PS:
-            unit = self._format.time_unit
-            raise InputError(
-                f"the arrivals span more than 53 days when read in {unit}",
-                file=self._file,
-                field=self._format.arrival_column,
-                fix="is this the right format?",
-            )
-        table = np.array([(at - first, *counts) for at, *counts in ordered], dtype=np.int64)
+        table = np.array([np.frombuffer(column, dtype=np.int64) for column in columns])
+        first = int(table[0].min())
+        if int(table[0].max()) - first > LARGEST_ARRIVAL_PS:
+            raise self._too_long()
+        order = np.argsort(table[0], kind="stable")
+        is_sorted = bool((np.diff(order) > 0).all())
         return Workload(
             name=printable(Path(self._file).name, 80),
             format=self._format_name,
-            arrival_ps=table[:, 0],
-            prompt_tokens=table[:, 1],
-            output_tokens=table[:, 2],
+            arrival_ps=table[0, order] - first,
+            prompt_tokens=table[1, order],
+            output_tokens=table[2, order],
             time_unit=self._format.time_unit,
-            warnings=tuple(self._warnings(requests != ordered, first)),
+            warnings=tuple(self._warnings(not is_sorted, base + first)),
+        )
+
+    def _columns(self) -> tuple[int, tuple[IntColumn, IntColumn, IntColumn]]:
+        """Return the first row's arrival, and arrivals after it, prompt and output tokens.
+
+        Arrivals may be dates: in picoseconds only their differences fit 64 bits.
+        """
+        base: int | None = None
+        columns = (array("q"), array("q"), array("q"))
+        for arrival_ps, prompt, output in self._requests():
+            base = arrival_ps if base is None else base
+            if abs(arrival_ps - base) > LARGEST_ARRIVAL_PS:
+                raise self._too_long()
+            for column, value in zip(columns, (arrival_ps - base, prompt, output), strict=True):
+                column.append(value)
+        return base or 0, columns
+
+    def _too_long(self) -> InputError:
+        return InputError(
+            f"the arrivals span more than 53 days when read in {self._format.time_unit}",
+            file=self._file,
+            field=self._format.arrival_column,
+            fix="is this the right format?",
         )
 
     def _requests(self) -> Iterator[tuple[int, int, int]]:
@@ -90,7 +113,10 @@ class _Reader:
         spec = self._format
         rows = _json_rows if spec.is_json else _csv_rows
         low = 0 if spec.zero_output_fails else 1
-        for number, row in rows(self._lines, self._file, spec):
+        for count, (number, row) in enumerate(rows(self._lines, self._file, spec)):
+            if count >= LARGEST_REQUESTS:
+                problem = f"holds more than {LARGEST_REQUESTS:,} requests"
+                raise InputError(problem, file=self._file, line=number, fix="use a smaller file")
             column = spec.arrival_column
             try:
                 arrival_ps = spec.arrival(_cell(row, column))
@@ -106,7 +132,8 @@ class _Reader:
                 ) from None
             if not self._known.issuperset(row):
                 self._rows_with_unknown += 1
-                self._unknown.update(row.keys() - self._known)
+                if len(self._unknown) < _COUNTED_FIELDS:
+                    self._unknown.update(row.keys() - self._known)
             if output:
                 yield arrival_ps, prompt, output
             else:
@@ -152,10 +179,25 @@ def _cell(row: Row, column: str) -> Any:
     return row[column]
 
 
-def _json_rows(lines: TextLines, file: str, spec: RequestFormat) -> Iterator[tuple[int, Row]]:
+def _filled(lines: TextLines, file: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank; refuse a flood of blank ones."""
+    blank = 0
     for number, text in lines:
-        if not text or text.isspace():
-            continue
+        blank = _blanks(blank, bool(text and not text.isspace()), file, number)
+        if not blank:
+            yield number, text
+
+
+def _blanks(before: int, filled: bool, file: str, number: int) -> int:
+    """Count the blank lines in a row that end here; refuse too many."""
+    if before >= _BLANK_LINES and not filled:
+        fix = "is this the right file?"
+        raise InputError("holds too many blank lines", file=file, line=number, fix=fix)
+    return 0 if filled else before + 1
+
+
+def _json_rows(lines: TextLines, file: str, spec: RequestFormat) -> Iterator[tuple[int, Row]]:
+    for number, text in _filled(lines, file):
         row = loads_json(text, file, number).value
         if not isinstance(row, dict):
             raise InputError(
@@ -177,9 +219,12 @@ def _csv_rows(lines: TextLines, file: str, spec: RequestFormat) -> Iterator[tupl
             yield text
 
     header: list[str] | None = None
+    blank = 0
     try:
         for cells in csv.reader(texts(), strict=True):
-            if not "".join(cells).strip():
+            # Separators alone, as spreadsheets write for an empty row, are blank too.
+            blank = _blanks(blank, bool("".join(cells).strip()), file, number)
+            if blank:
                 continue
             if header is None:
                 header = [cell.strip() for cell in cells]

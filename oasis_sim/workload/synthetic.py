@@ -8,9 +8,14 @@ import numpy as np
 
 from oasis_sim.errors import UsageError
 from oasis_sim.units import PS_PER_S
-from oasis_sim.workload.workload import LARGEST_ARRIVAL_PS, LARGEST_TOKENS, Workload
+from oasis_sim.workload.workload import (
+    LARGEST_ARRIVAL_PS,
+    LARGEST_REQUESTS,
+    LARGEST_TOKENS,
+    Workload,
+)
 
-LARGEST_REQUESTS = 10_000_000
+LARGEST_ARRIVAL_S = LARGEST_ARRIVAL_PS / PS_PER_S
 _ARRIVAL_STREAM = 1
 """Number of the random stream of arrivals, so that other streams of a seed stay apart."""
 
@@ -42,6 +47,8 @@ def poisson(
         raise UsageError(f"a seed of {seed}; give 0 to 2^64 - 1")
     stream = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, _ARRIVAL_STREAM])))
     draws = stream.random(requests - 1).tolist()
+    if math.fsum(-math.log1p(-draw) for draw in draws) / rate_per_s > LARGEST_ARRIVAL_S:
+        raise UsageError("the arrivals span more than 53 days; raise the rate")
     arrivals = [0]
     for draw in draws:
         arrivals.append(arrivals[-1] + round(-math.log1p(-draw) / rate_per_s * PS_PER_S))

@@ -11,6 +11,7 @@ from oasis_sim.errors import InputError
 from oasis_sim.units import PS_PER_S
 
 LARGEST_TOKENS = 2**31 - 1
+LARGEST_REQUESTS = 10_000_000
 LARGEST_ARRIVAL_PS = 2**62
 """About 53 days: later arrivals would leave no room on the 64-bit clock for the run itself."""
 
