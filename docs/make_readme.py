@@ -45,7 +45,8 @@ def main() -> None:
         picture = str(ROOT / "docs" / "timeline.svg")
         subprocess.run([sys.executable, script, str(run), picture], check=True)
     text = replaced(text, "first run", f"```text\n{table}```\n")
-    readme.write_text(replaced(text, "accuracy", accuracy_table()), encoding="utf-8")
+    text = replaced(text, "accuracy", accuracy_table())
+    readme.write_text(replaced(text, "validation", validation_table()), encoding="utf-8")
 
 
 def oasis_sim(*arguments: str) -> str:
@@ -71,6 +72,39 @@ def accuracy_line(title: str, found: Mapping[str, Any]) -> str:
     place = f" ({worst['metric']}; {', '.join(keys)})" if worst["error_pct"] else ""
     largest = f"{abs(worst['error_pct']):.1f} %{place}"
     return f"| {title} | {len(rows)} | {found['mape_pct']:.1f} % | {largest} |"
+
+
+def validation_table() -> str:
+    """Return the step times of the committed validation on a real card, beside the simulated."""
+    found = json.loads((ROOT / "validation" / "h200.json").read_text(encoding="utf-8"))
+    lines = [
+        "| batch | context | scheme | fetch ratio | block | budget | transport "
+        "| simulated ms | measured ms | spread | error |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in found["rows"]:
+        if row["metric"] == "step_time":
+            lines.append(validation_line(row))
+    summary = found["summary"]
+    lines += [
+        "",
+        f"Median absolute error {summary['step_time_median_abs_error_pct']:.1f} %, largest "
+        f"{summary['step_time_max_abs_error_pct']:.1f} % over {summary['configs']} configurations "
+        f"({found['gpu']}, driver {found['driver']}, {found['date'][:10]}; `validation/h200.json`).",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def validation_line(row: Mapping[str, Any]) -> str:
+    """Return one configuration as a line of the table."""
+    case = row["config"]
+    sparse = case["scheme"] != "dense"
+    ratio = case["fetch_ratio"]
+    parts = (ratio, case["block_tokens"], case["budget_tokens"], case["transport"])
+    cells = [case["batch"], f"{case['context_tokens']:,}", case["scheme"]]
+    cells += parts if sparse else ["-"] * len(parts)
+    cells += [f"{row['simulated']:.2f}", f"{row['measured']:.2f}", f"{row['spread_pct']:.1f} %"]
+    return "| " + " | ".join(map(str, (*cells, f"{row['error_pct']:+.1f} %"))) + " |"
 
 
 def replaced(text: str, name: str, content: str) -> str:

@@ -134,7 +134,9 @@ class ServingLoop:
         dense = [job for job in service.running if job.phase is Phase.DENSE]
         rows = rows_of(sparse, dense)
         prefill_ps, prefill_tokens = service.take_prefill()
-        recording = self.window.wants(self.book.generated_total, self.recorder.steps, rows)
+        recording = self.window.wants(
+            self.book.generated_total, self.recorder.steps, rows, prefill=prefill_ps > 0
+        )
         count = 1 if prefill_ps or recording else service.longest_stretch(self._steps_left())
         peek = self.env.peek()
         limit = int(min(peek, NEVER_PS))

@@ -42,7 +42,10 @@ class WindowStep:
 
 
 class Window:
-    """Record `length` consecutive steps once half of the run's tokens (or steps) are done."""
+    """Record `length` consecutive steps once half of the run's tokens (or steps) are done.
+
+    It opens in a step without prefill, unless none comes until three quarters are done.
+    """
 
     def __init__(
         self, layers: int, length: int, expected_tokens: int, max_steps: int | None
@@ -51,10 +54,11 @@ class Window:
         self._length = max(length, TIMELINE_STEPS)
         self._after_tokens = expected_tokens // 2
         # A run that is cut short opens its window early enough to fill it.
+        self._late_tokens = 3 * expected_tokens // 4
         self._after_steps = None if max_steps is None else max(0, max_steps - self._length) // 2
         self.steps: list[WindowStep] = []
 
-    def wants(self, generated: int, step: int, rows: Rows) -> bool:
+    def wants(self, generated: int, step: int, rows: Rows, *, prefill: bool) -> bool:
         """Say whether the coming step belongs to the window."""
         if len(self.steps) >= self._length:
             return False
@@ -62,8 +66,9 @@ class Window:
             return True
         if len(rows.context) + len(rows.dense_context) == 0:
             return False
-        late = self._after_steps is not None and step >= self._after_steps
-        return late or generated >= self._after_tokens
+        if self._after_steps is not None and step >= self._after_steps:
+            return True
+        return generated >= (self._late_tokens if prefill else self._after_tokens)
 
     def marks(self) -> Int64:
         """Return an empty record for the intervals of one step."""

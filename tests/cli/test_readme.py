@@ -75,3 +75,14 @@ def test_every_file_that_the_readme_links_is_there() -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_validation_table_is_the_committed_file() -> None:
+    """Each measured step time of validation/h200.json stands in the README with its error."""
+    document = json.loads((ROOT / "validation" / "h200.json").read_text(encoding="utf-8"))
+    rows = [row for row in document["rows"] if row["metric"] == "step_time"]
+    shown = [line for line in README.splitlines() if line.startswith("| ") and "%" in line]
+    assert len(rows) == document["summary"]["configs"] >= 16
+    for row in rows:
+        times = f"| {row['simulated']:.2f} | {row['measured']:.2f} |"
+        assert any(times in line and f"{row['error_pct']:+.1f} %" in line for line in shown)
