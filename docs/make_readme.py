@@ -90,7 +90,8 @@ def validation_table() -> str:
         "",
         f"Median absolute error {summary['step_time_median_abs_error_pct']:.1f} %, largest "
         f"{summary['step_time_max_abs_error_pct']:.1f} % over {summary['configs']} configurations "
-        f"({found['gpu']}, driver {found['driver']}, {found['date'][:10]}; `validation/h200.json`).",
+        f"({found['gpu']}, driver {found['driver']}, {found['date'][:10]}; "
+        "`validation/h200.json`).",
     ]
     return "\n".join(lines) + "\n"
 
