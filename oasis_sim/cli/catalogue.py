@@ -147,7 +147,7 @@ def model_entry(name: str) -> Entry:
     return {
         "name": name,
         "params": f"{shape.params / 1e9:.3g} B",
-        "weights": format_bytes(shape.weight_bytes),
+        "weights": format_bytes(shape.weight_bytes, binary=True),
         "layers": shape.layers,
         "kv_heads": shape.kv_heads,
         "head_dim": shape.head_dim,

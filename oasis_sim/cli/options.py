@@ -81,7 +81,9 @@ SCENARIO_OPTIONS = (
     ),
     SCHEME_OPTION,
     click.option(
-        "--engine", type=click.Choice(ENGINES), help="Engine cost model.  [default: vllm]"
+        "--engine",
+        metavar="NAME",
+        help="Engine cost model, one of the profile's (see 'profiles').  [default: vllm]",
     ),
     click.option(
         "--fetch-ratio",

@@ -169,7 +169,14 @@ def default_name(scenario: Scenario, config: str) -> str:
 
 
 def show_warnings(scenario: Scenario, quiet: bool) -> None:
-    """Tell what the readers dropped or assumed, and what requests were read from a file."""
+    """Tell what the readers dropped or assumed, what requests were read, and who prices them."""
+    engine, own = scenario.engine_name, scenario.scheme.name
+    if own in scenario.profile.engines and engine not in (own, "roofline"):
+        note(
+            f"scheme {own} is priced by engine {engine}; profile {scenario.profile.name} also has "
+            f"an engine of its own for it (--engine {own})",
+            quiet,
+        )
     workload = scenario.workload
     if workload.format not in ("closed_loop", "poisson"):
         note(workload.summary, quiet)

@@ -116,6 +116,46 @@ def test_every_scheme_runs_on_every_engine(beside: Path, scheme: str, engine: st
     assert summary["throughput"]["output_tokens_per_s"] <= limit
 
 
+PAGES = ["--scheme", "freekv", *SMALL[2:], "--out", "out"]
+
+
+def test_every_engine_of_the_profile_is_accepted(beside: Path) -> None:
+    """FreeKV, InfiniGen and ShadowKV have engines of their own in profile h100."""
+    assert main(["run", *PAGES, "--engine", "freekv"]) == 0
+    summary = json.loads((beside / "out" / "summary.json").read_text())
+    assert summary["scenario"]["engine"] == "freekv"
+
+
+def test_an_unknown_engine_is_refused_with_those_of_the_profile(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The list is the profile's, not one of the program's."""
+    for profile, known in (
+        ("h100", "freekv, gpu_exec, infinigen, roofline, shadowkv, vllm"),
+        ("mi300x", "roofline, vllm"),
+    ):
+        assert small_run("--profile", profile, "--engine", "nonesuch") == 2
+        assert f"profile {profile} has no engine 'nonesuch'; choose one of: {known}" in (
+            capsys.readouterr().err
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [([], True), (["--engine", "freekv"], False), (["--engine", "roofline"], False)],
+)
+def test_who_prices_a_scheme_with_its_own_engine_is_told(
+    beside: Path, capsys: pytest.CaptureFixture[str], options: list[str], told: bool
+) -> None:
+    """Without --engine FreeKV runs on the engine of OasisKV, which is not its code base."""
+    assert main(["run", *PAGES, *options]) == 0
+    note = (
+        "scheme freekv is priced by engine vllm; profile h100 also has an engine of its own for it "
+        "(--engine freekv)"
+    )
+    assert told == (note in capsys.readouterr().err)
+
+
 def test_a_config_run_again_gives_the_same_bytes(beside: Path) -> None:
     """config.yaml holds the whole scenario, whatever options made it."""
     options = ["--predictor", "skip", "--cap-blocks", "1", "--rate", "3", "--seed", "7"]
