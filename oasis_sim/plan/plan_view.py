@@ -13,7 +13,7 @@ from oasis_sim.plan.probe import Probe, share_of
 from oasis_sim.plan.sensitivity import Finding
 from oasis_sim.plan.slo import Reading
 from oasis_sim.report.chart import Bar, draw
-from oasis_sim.report.numbers import NOTHING, count, gigabytes, milliseconds, number, percent
+from oasis_sim.report.numbers import NOTHING, count, gibibytes, milliseconds, number, percent
 from oasis_sim.report.why import limits_of
 
 HEADER = (
@@ -84,8 +84,8 @@ def rows(plan: Plan) -> list[list[str]]:
                 percent(probe.tightest.head_room),
                 number(batch),
                 percent(probe.summary["links"]["pcie_h2d"]["utilisation"]),
-                gigabytes(tiers["hbm"]["peak_bytes"]),
-                gigabytes(tiers["host"]["peak_bytes"]),
+                gibibytes(tiers["hbm"]["peak_bytes"]),
+                gibibytes(tiers["host"]["peak_bytes"]),
                 NOTHING if cost is None else f"{cost:.2f} {plan.prices.currency}",
             ]
         )

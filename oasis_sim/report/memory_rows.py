@@ -69,13 +69,10 @@ def _dense(summary: Summary) -> Row:
     scenario, hbm = summary["scenario"], summary["tiers"]["hbm"]
     size = hbm["dense_request_bytes"]
     fit = hbm["kv_pool_bytes"] // max(size, 1)
-    detail = f"{whose(summary)} with all its KV and one block to spare; {_fit(fit)}"
-    if scenario["offload"]:
-        detail = (
-            f"{whose(summary)} with all its KV, its draft KV and one block to spare; {_fit(fit)}"
-        )
-        if scenario["offload_at"] != "layer":
-            detail += "; prefill needs the whole prompt in HBM like this"
+    draft = ", its draft KV" if hbm["sparse_request_parts"]["draft_kv_bytes"] else ""
+    detail = f"{whose(summary)} with all its KV{draft} and one block to spare; {_fit(fit)}"
+    if scenario["offload"] and scenario["offload_at"] != "layer":
+        detail += "; prefill needs the whole prompt in HBM like this"
     return Row("Request, dense", gibibytes(size), detail)
 
 
