@@ -15,7 +15,7 @@ from oasis_sim.fileio.owned import (
     in_the_way,
     listed_files,
 )
-from oasis_sim.fileio.streams import content_chunks, open_regular, read_bytes
+from oasis_sim.fileio.streams import content_chunks, open_regular, read_bytes, unreadable
 from oasis_sim.fileio.text import printable
 
 __all__ = [
@@ -46,5 +46,6 @@ __all__ = [
     "raise_all",
     "read_bytes",
     "shipped_inputs",
+    "unreadable",
     "write_atomic",
 ]

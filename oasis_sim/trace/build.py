@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import printable
-from oasis_sim.trace.header import MOST_BLOCKS, check_header, is_drafter_name
+from oasis_sim.trace.header import MOST_BLOCKS, check_header, is_drafter_name, with_integers
 from oasis_sim.trace.trace import NO_BLOCK, AttentionTrace, Order
+from oasis_sim.units import GIB
 
 PREFIXES = ("pred_order", "accepted", "draft_token")
 _TYPES: Mapping[str, type[np.integer[Any]]] = {
@@ -23,6 +24,8 @@ _TYPES: Mapping[str, type[np.integer[Any]]] = {
     "accepted": np.uint8,
     "draft_token": np.int32,
 }
+CAP_BYTES = GIB
+"""The most that the arrays of one trace may take."""
 Arrays = Mapping[str, NDArray[Any]]
 
 
@@ -59,8 +62,9 @@ def build_trace(
     Arrays of other integer types are accepted when every value fits. Raises InputError with the
     array, step, layer and head of the first mistake. Unknown arrays are dropped with a warning.
     """
-    checker = _Checker(meta, file)
     found = [*check_header(meta, file), *warnings]
+    meta = with_integers(meta)
+    checker = _Checker(meta, file)
     typed = {}
     for key, array in arrays.items():
         dtype = array_type(key)
@@ -84,7 +88,7 @@ def build_trace(
     }
     found += _drafter_warnings(meta, groups)
     return AttentionTrace(
-        meta=dict(meta),
+        meta=meta,
         position=typed["position"],
         token=typed["token"],
         use_order=typed["use_order"],
@@ -161,8 +165,11 @@ class _Checker:
     def _check_values(self, arrays: Arrays) -> None:
         """Check positions, token ids and acceptance flags."""
         position = arrays["position"]
-        if position[0] < 0 or (np.diff(position) <= 0).any():
-            raise self.error("position", "must be 0 or more and increase from step to step")
+        late = np.diff(position.astype(np.int64), prepend=-1) <= 0
+        if late.any():
+            step = int(np.argmax(late))
+            problem = f"step {step}: must be 0 or more and increase from step to step"
+            raise self.error("position", problem)
         if int(position[-1]) // self.meta["block_tokens"] >= MOST_BLOCKS:
             raise self.error("position", f"reaches more than {MOST_BLOCKS} blocks")
         for key, array in arrays.items():

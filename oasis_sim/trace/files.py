@@ -17,11 +17,12 @@ from oasis_sim.fileio import (
     open_text_lines,
     printable,
     read_bytes,
+    unreadable,
     write_atomic,
 )
-from oasis_sim.trace.build import build_trace, flatten
+from oasis_sim.trace.build import CAP_BYTES, build_trace, flatten
 from oasis_sim.trace.jsonl import dump_jsonl, load_jsonl
-from oasis_sim.trace.npz import CAP_BYTES, dump_npz, load_npz
+from oasis_sim.trace.npz import dump_npz, load_npz
 from oasis_sim.trace.trace import AttentionTrace
 from oasis_sim.units import GIB
 
@@ -45,7 +46,11 @@ def read_trace(path: str | Path) -> AttentionTrace:
     """Read a trace from a file."""
     file = printable(path)
     with open_regular(path) as raw:
-        if raw.read(len(_ZIP_MAGIC)) == _ZIP_MAGIC:
+        try:
+            magic = raw.read(len(_ZIP_MAGIC))
+        except OSError as error:
+            raise unreadable(path, error) from None
+        if magic == _ZIP_MAGIC:
             raw.seek(0)
             return load_npz(raw, file)
     start = next(iter(content_chunks(path, TEXT_CAP_BYTES)), b"")

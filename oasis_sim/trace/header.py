@@ -15,6 +15,8 @@ VERSION = 1
 ORIGINS = ("recorded", "synthetic")
 MOST_BLOCKS = 65535
 _COUNT_CAP = 1 << 24
+_COUNTS = ("version", "block_tokens", "prompt_tokens", "steps", "stored_blocks")
+_MODEL_COUNTS = ("layers", "kv_heads", "query_heads", "head_dim")
 _OPTIONAL = ("layer_span", "aggregation", "drafters", "text", "recorder")
 _KNOWN = {
     *("format", "version", "origin", "name", "model", "layer_ids", "block_tokens"),
@@ -34,8 +36,9 @@ def check_header(meta: object, file: str, line: int | None = None) -> tuple[str,
     fields.keys()
     fields.text("origin", choices=ORIGINS)
     fields.text("name")
-    for key in ("block_tokens", "steps", "stored_blocks"):
+    for key in ("block_tokens", "steps"):
         fields.integer(key, low=1, high=_COUNT_CAP)
+    fields.integer("stored_blocks", low=1, high=MOST_BLOCKS)
     fields.integer("prompt_tokens", 0, high=2**31 - 1)
     layers = _check_model(fields.child("model"))
     _check_layers(fields, dict(document.value), layers)
@@ -49,6 +52,15 @@ def check_header(meta: object, file: str, line: int | None = None) -> tuple[str,
     fields.finish()
     _check_finite(document.value, file, line)
     return _warnings(dict(document.value))
+
+
+def with_integers(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a header that passed its check with the counts as integers (16.0 is 16)."""
+    model = {
+        key: int(value) if key in _MODEL_COUNTS else value for key, value in meta["model"].items()
+    }
+    counts = {key: int(meta[key]) for key in _COUNTS if key in meta}
+    return {**meta, **counts, "model": model}
 
 
 def _check_finite(meta: object, file: str, line: int | None) -> None:
@@ -90,9 +102,8 @@ def _check_model(model: Fields) -> int:
     """Check the model's shape; return its layers."""
     model.keys()
     model.text("name")
-    for key in ("kv_heads", "query_heads", "head_dim"):
-        model.integer(key, low=1, high=_COUNT_CAP)
-    return model.integer("layers", low=1, high=_COUNT_CAP)
+    counts = [model.integer(key, low=1, high=_COUNT_CAP) for key in _MODEL_COUNTS]
+    return counts[0]
 
 
 def _check_layers(fields: Fields, meta: Mapping[str, Any], layers: int) -> None:

@@ -11,13 +11,26 @@ from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import TextLines, loads_json, printable
-from oasis_sim.trace.build import PREFIXES, array_type, build_trace, flatten
-from oasis_sim.trace.header import check_header
+from oasis_sim.trace.build import CAP_BYTES, array_type, build_trace, flatten
+from oasis_sim.trace.header import check_header, with_integers
+from oasis_sim.trace.jsonl_values import (
+    UNKNOWN_TOKEN,
+    filled_cells,
+    flat_keys,
+    holds_truth,
+    is_token,
+    rectangle,
+    stack,
+)
 from oasis_sim.trace.trace import NO_BLOCK, AttentionTrace
+from oasis_sim.units import format_bytes
 
 NEXT_TOKEN = "next_token"  # noqa: S105 (no password)
-UNKNOWN_TOKEN = -1
 _BLANK_LINE_CAP = 1000
+_COUNTED_KEYS = 1000
+_ARRAY_BYTES = 128
+"""What an array takes beside its numbers."""
+_CELL_BYTES = 8
 _FILL = {"mass": 0}
 
 
@@ -46,6 +59,7 @@ def load_jsonl(lines: TextLines, file: str) -> AttentionTrace:
         raise InputError("is empty", file=file, fix="is this the right file?")
     meta = loads_json(first[1], file, first[0]).value
     check_header(meta, file, first[0])
+    meta = with_integers(meta)
     reader = _StepReader(meta, file)
     number = first[0]
     for number, text in numbered:
@@ -83,6 +97,8 @@ class _StepReader:
         self._next_token: int | None = None
         self._token: list[int] = []
         self._unknown: set[str] = set()
+        self._widest: dict[str, int] = {}
+        self._held_bytes = 0
         self.steps = 0
 
     def add(self, number: int, text: str) -> None:
@@ -90,22 +106,26 @@ class _StepReader:
         if self.steps >= self._meta["steps"]:
             problem = f"holds more steps than the {self._meta['steps']} of the header"
             raise InputError(problem, file=self._file, line=number, fix="repair its writer")
-        step = _flat_keys(self._decode(text, number))
+        step = flat_keys(self._decode(text, number))
         self._add_token(step, number)
         for key in list(step):
             if array_type(key) is None:
-                self._unknown.add(printable(key, 60))
+                if len(self._unknown) < _COUNTED_KEYS:
+                    self._unknown.add(printable(key, 60))
                 del step[key]
         self._check_keys(set(step), number)
-        for key, value in step.items():
-            self._rows.setdefault(key, []).append(self._array(key, value, number))
+        arrays = {key: self._array(key, value, number) for key, value in step.items()}
+        self._check_position(int(arrays["position"]), number)
+        self._check_size(arrays, number)
+        for key, array in arrays.items():
+            self._rows.setdefault(key, []).append(array)
         self.steps += 1
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the schema, short lists filled up."""
         token = [*self._token, UNKNOWN_TOKEN if self._next_token is None else self._next_token]
         found: dict[str, NDArray[Any]] = {
-            key: _stack(rows, self._width(key), _FILL.get(key, NO_BLOCK))
+            key: stack(rows, self._width(key), _FILL.get(key, NO_BLOCK))
             for key, rows in self._rows.items()
         }
         return {"token": np.array(token, dtype=np.int32)} | found
@@ -124,6 +144,29 @@ class _StepReader:
         """Return the least length of the last axis."""
         return 0 if key == "mass" else int(self._meta["stored_blocks"])
 
+    def _check_position(self, position: int, number: int) -> None:
+        """Hold positions to an increasing order."""
+        before = int(self._rows["position"][-1]) if self.steps else -1
+        if position <= before:
+            problem = f"step {self.steps}: is {position}"
+            problem += f" after {before}" if self.steps else ", less than 0"
+            fix = "positions must be 0 or more and increase from step to step"
+            raise self._error(number, "position", problem, fix)
+
+    def _check_size(self, arrays: dict[str, NDArray[Any]], number: int) -> None:
+        """Refuse steps that take too much memory, also once their lists are filled up."""
+        whole = 0
+        for key, array in arrays.items():
+            self._held_bytes += array.nbytes + _ARRAY_BYTES
+            if array.ndim:
+                width = max(self._widest.get(key, self._width(key)), array.shape[-1])
+                self._widest[key] = width
+                whole += array.shape[0] * array.shape[1] * width * array.itemsize
+        if max(whole * (self.steps + 1), self._held_bytes) > CAP_BYTES:
+            problem = f"step {self.steps}: the steps take more than {format_bytes(CAP_BYTES)}"
+            fix = "keep fewer steps, layers or blocks (stored_blocks)"
+            raise self._error(number, None, problem, fix)
+
     def _error(self, number: int, key: str | None, problem: str, fix: str) -> InputError:
         name = None if key is None else printable(key, 120)
         return InputError(problem, file=self._file, line=number, field=name, fix=fix)
@@ -138,7 +181,7 @@ class _StepReader:
             raise self._error(number, None, "is no JSON object", "write one object per step")
         if "true" in text or "false" in text:
             for key, item in value.items():
-                if _holds_truth(item):
+                if holds_truth(item):
                     raise self._error(number, key, "holds true or false", "write 1 or 0")
         return value
 
@@ -155,8 +198,13 @@ class _StepReader:
         value = step.pop("token", None)
         pair = value if isinstance(value, list) else [value]
         if NEXT_TOKEN in step:
-            pair = [*pair[:1], step.pop(NEXT_TOKEN)]
-        if len(pair) not in {1, 2} or not all(_is_token(item) for item in pair):
+            following = step.pop(NEXT_TOKEN)
+            if len(pair) == 1:
+                pair = [*pair, following]
+            elif len(pair) == 2 and pair[1] != following:
+                problem = f"says that {printable(pair[1], 20)} is next, {NEXT_TOKEN} another"
+                raise self._error(number, "token", problem, f"write one token id and {NEXT_TOKEN}")
+        if len(pair) not in {1, 2} or not all(is_token(item) for item in pair):
             fix = f"write a token id, and the one after it as {NEXT_TOKEN}"
             raise self._error(number, "token", "is missing or no token id", fix)
         if self._next_token is not None and self._next_token != pair[0]:
@@ -170,9 +218,12 @@ class _StepReader:
         dtype = array_type(key)
         assert dtype is not None
         four = key in {"use_order", "mass"} or key.startswith("pred_order.")
+        if four and filled_cells(value) > CAP_BYTES // _CELL_BYTES:
+            problem = f"lists of unequal length: more than {format_bytes(CAP_BYTES)} once filled up"
+            raise self._error(number, key, problem, "is this the right file?")
         shape_words = "lists: layer, head, block" if four else "one number"
         try:
-            array = np.array(_rectangle(value, _FILL.get(key, NO_BLOCK)) if four else value)
+            array = np.array(rectangle(value, _FILL.get(key, NO_BLOCK)) if four else value)
         except (ValueError, TypeError, OverflowError):
             array = np.zeros(0)
         if array.ndim != (3 if four else 0) or array.dtype.kind not in "iu":
@@ -205,62 +256,3 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 _STEP = json.JSONDecoder(object_pairs_hook=_unique, parse_constant=_refuse)
-
-
-def _flat_keys(step: dict[str, Any]) -> dict[str, Any]:
-    """Accept ``"accepted": {NAME: 1}`` as well as ``"accepted.NAME": 1``."""
-    flat: dict[str, Any] = {}
-    for key, value in step.items():
-        if key in PREFIXES and isinstance(value, dict):
-            flat |= {f"{key}.{name}": item for name, item in value.items()}
-        else:
-            flat[key] = value
-    return flat
-
-
-def _is_token(value: object) -> bool:
-    return (
-        isinstance(value, int) and not isinstance(value, bool) and UNKNOWN_TOKEN <= value < 1 << 31
-    )
-
-
-def _holds_truth(value: object) -> bool:
-    """Tell whether true or false stands anywhere in nested values."""
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, bool):
-            return True
-        if isinstance(item, list):
-            stack.extend(item)
-        elif isinstance(item, dict):
-            stack.extend(item.values())
-    return False
-
-
-def _rectangle(value: Any, fill: int) -> Any:
-    """Fill up lists [layer][head][block] of unequal length; leave anything else as it is."""
-    if not _is_grid(value):
-        return value
-    width = max((len(row) for heads in value for row in heads), default=0)
-    if all(len(row) == width for heads in value for row in heads):
-        return value
-    return [[row + [fill] * (width - len(row)) for row in heads] for heads in value]
-
-
-def _is_grid(value: Any) -> bool:
-    """Tell whether a value is a list of lists of lists."""
-    return isinstance(value, list) and all(
-        isinstance(heads, list) and all(isinstance(row, list) for row in heads) for heads in value
-    )
-
-
-def _stack(rows: list[NDArray[Any]], width: int, fill: int) -> NDArray[Any]:
-    """Stack the steps, each filled up to the longest."""
-    if rows[0].ndim == 0:
-        return np.stack(rows)
-    width = max(width, *(row.shape[2] for row in rows))
-    found = np.full((len(rows), *rows[0].shape[:2], width), fill, dtype=rows[0].dtype)
-    for step, row in enumerate(rows):
-        found[step, :, :, : row.shape[2]] = row
-    return found

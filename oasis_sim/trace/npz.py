@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import loads_json, printable
-from oasis_sim.trace.build import array_type, build_trace, flatten
+from oasis_sim.trace.build import CAP_BYTES, array_type, build_trace, flatten
 from oasis_sim.trace.trace import AttentionTrace
-from oasis_sim.units import GIB, format_bytes
+from oasis_sim.units import format_bytes
 
-CAP_BYTES = GIB
+_MOST_DIMENSIONS = 8
+_MOST_ITEMS = 1 << 31
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _HEADER_CAP_BYTES = 10_000
 _META_CAP_BYTES = 16 << 20
@@ -111,8 +112,10 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> NDArray
     with archive.open(info) as member:
         shape, by_column, dtype = _header(member, name, file)
         size = math.prod(shape) * dtype.itemsize
-        if min(shape, default=0) < 0:
-            raise InputError(f"claims the shape {shape}", file=file, field=name)
+        if len(shape) > _MOST_DIMENSIONS:
+            raise InputError(f"claims {len(shape)} dimensions", file=file, field=name)
+        if not dtype.itemsize or min(shape, default=0) < 0 or max(shape, default=0) > _MOST_ITEMS:
+            raise InputError(f"claims the shape {shape} of {dtype}", file=file, field=name)
         if dtype.hasobject or dtype.kind not in "biufU":
             fix = "store plain numbers; pickled objects are never read"
             raise InputError(f"holds {dtype}", file=file, field=name, fix=fix)
@@ -124,7 +127,10 @@ def _read(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: str) -> NDArray
         rest = member.read(1)
     if filled != size or rest:
         raise InputError(f"does not have the {size} bytes of its shape", file=file, field=name)
-    return array.reshape(shape, order="F" if by_column else "C")
+    try:
+        return array.reshape(shape, order="F" if by_column else "C")
+    except ValueError:  # nothing in it, and dimensions whose product overflows
+        raise InputError(f"claims the shape {shape}", file=file, field=name) from None
 
 
 def _fill(member: IO[bytes], place: NDArray[np.uint8]) -> int:

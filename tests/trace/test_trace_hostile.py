@@ -432,3 +432,65 @@ def test_a_zip_entry_with_a_wrong_checksum_is_refused(tmp_path: Path) -> None:
     raw[place] ^= 1
     (tmp_path / "x.npz").write_bytes(raw)
     refused(tmp_path / "x.npz", "damaged")
+
+
+LIMITED = {
+    "stored blocks": (edit(0, '"stored_blocks": 6', '"stored_blocks": 16777216'), "stored_blocks"),
+    "position stays": (edit(2, P2, '"position":60'), ":3: position: step 1: is 60 after 60"),
+    "empty token": (edit(2, '"token":', '"token":[],"x":'), ":3: token: is missing or no"),
+    "three tokens": (edit(2, '"token":', '"token":[1,2,3],"x":'), ":3: token: is missing or no"),
+    "two next tokens": (edit(1, '"token":', '"token":[1,777],"x":'), ":2: token: says that 777"),
+}
+
+
+@pytest.mark.parametrize("case", LIMITED)
+def test_lines_are_refused_where_the_mistake_is(case: str, tmp_path: Path) -> None:
+    """Token lists and positions that cannot be meant are refused with line and step."""
+    change, said = LIMITED[case]
+    refused(write_lines(tmp_path / "t.jsonl", change), said)
+
+
+def test_a_small_file_cannot_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the steps take once they are filled up is held to a limit, line by line."""
+    path = write_lines(tmp_path / "t.jsonl", lambda lines: lines)
+    monkeypatch.setattr("oasis_sim.trace.jsonl.CAP_BYTES", 3_300)
+    refused(path, ":5: step 3: the steps take more than 3.30 kB")
+    long = edit(1, '"use_order":[[[', '"use_order":[[[' + "1," * 200)
+    refused(write_lines(tmp_path / "u.jsonl", long), ":2: use_order: lists of unequal length")
+
+
+def test_counts_written_with_a_point_are_integers(tmp_path: Path) -> None:
+    """A header with 16.0 is read as 16 and kept so."""
+    meta = copy.deepcopy(dict(TRACE.meta))
+    for key in ("version", "block_tokens", "steps", "stored_blocks", "prompt_tokens"):
+        meta[key] = float(meta[key])
+    meta["model"]["layers"] = float(meta["model"]["layers"])
+    save_trace(TRACE, tmp_path / "t.jsonl")
+    first, *rest = (tmp_path / "t.jsonl").read_text().splitlines()
+    (tmp_path / "t.jsonl").write_text("\n".join([json.dumps(meta), *rest]) + "\n")
+    for path in (write_npz(tmp_path / "t.npz", flatten(TRACE), meta), tmp_path / "t.jsonl"):
+        found = read_trace(path)
+        assert json.loads(first) == found.meta
+        assert "16.0" not in json.dumps(found.meta)
+        assert isinstance(found.meta["block_tokens"], int)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"), [((1,) * 70, "70 dimensions"), ((0, 1 << 40, 1 << 40), "claims the shape")]
+)
+def test_shapes_that_numpy_cannot_have(shape: tuple[int, ...], words: str, tmp_path: Path) -> None:
+    """Too many dimensions, and products that overflow, are refused in words."""
+    header = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
+    raw = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header) + 1) + header.encode() + b"\n\0"
+    path = write_npz(tmp_path / "t.npz", {k: v for k, v in flatten(TRACE).items() if k != "mass"})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("mass.npy", raw)
+    refused(path, "mass", words)
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no such file on this system")
+def test_a_file_that_fails_on_reading_is_named() -> None:
+    """An input/output error names the file."""
+    refused(Path("/proc/self/mem"), "cannot be read")
