@@ -77,7 +77,7 @@ def points_done(title: str, quiet: bool = False) -> Iterator[Progress | None]:
         if now - last >= SECONDS_BETWEEN_LINES and done < total:
             last = now
             left = (now - started) / done * (total - done)
-            note(f"{title}: {done} of {total}, about {left:.0f} s left")
+            note(f"{title}: {done:,} of {total:,}, about {left:,.0f} s left")
 
     with progress_bar(title) as bar:
         yield bar or tell
