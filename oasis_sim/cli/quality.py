@@ -163,8 +163,9 @@ def quality(
     MODEL is a local Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, SmolLM; safetensors) or a
     GGUF file. Needs: pip install 'oasis-sim[record]'. Nothing is downloaded.
     """
-    from oasis_sim.quality.plot import check_plot, draw_plot
+    from oasis_sim.quality.plot import draw_plot
     from oasis_sim.quality.present import write_result
+    from oasis_sim.report.plotfile import check_plot
 
     if plot is not None:
         check_plot(plot, force=force)

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from oasis_sim.errors import InputError, UsageError
-from oasis_sim.fileio import printable, write_atomic
+from oasis_sim.fileio import printable
 from oasis_sim.quality.result import CaseQuality, QualityResult, fetch_ratio
+from oasis_sim.report.plotfile import STYLE, save_figure
 from oasis_sim.units import MIB
 
-_SUFFIXES = (".svg", ".png", ".pdf")
 _SMALLEST_KL = 1e-5
-
-
-def check_plot(path: Path, *, force: bool) -> None:
-    """Raise before the long work when the plot cannot be drawn or written where it should go."""
-    shown = printable(path)
-    if path.suffix.lower() not in _SUFFIXES:
-        known = ", ".join(_SUFFIXES)
-        raise UsageError(f"{shown}: unknown picture format; end the name in {known}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError("is no place for a file", file=shown, fix="name a file in a directory")
-    if path.exists() and not force:
-        raise UsageError(f"{shown}: exists; choose another name or add --force")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("a plot needs matplotlib: pip install 'oasis-sim[plot]'")
 
 
 def draw_plot(result: QualityResult, path: Path) -> None:
@@ -36,8 +19,7 @@ def draw_plot(result: QualityResult, path: Path) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    style = {"svg.hashsalt": "oasis-sim", "svg.fonttype": "none", "font.size": 9}
-    with mpl.rc_context(style):
+    with mpl.rc_context(dict(STYLE)):
         figure = Figure(figsize=(9.6, 3.6))
         left, right = figure.subplots(1, 2, sharey=True)
         for name, cases in _lines(result).items():
@@ -56,10 +38,7 @@ def draw_plot(result: QualityResult, path: Path) -> None:
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
         figure.tight_layout()
-        kind = path.suffix.lower().removeprefix(".")
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=150, metadata=_metadata(kind))
-    write_atomic(path, buffer.getvalue())
+        save_figure(figure, path)
 
 
 def _lines(result: QualityResult) -> dict[str, list[CaseQuality]]:
@@ -99,9 +78,3 @@ def _title(result: QualityResult) -> str:
     )
     # A dollar sign would start a formula.
     return printable(title, 200).replace("$", r"\$")
-
-
-def _metadata(kind: str) -> dict[str, str | None]:
-    """Return file facts without a date."""
-    dates = {"svg": "Date", "pdf": "CreationDate"}
-    return {dates[kind]: None} if kind in dates else {}
