@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from oasis_sim.engine.result import RunResult
 
 NEARLY_FULL = 0.9
-"""With open arrivals, memory is what limits a batch that came this close to filling it."""
+"""With open arrivals, memory limits a batch that came this close to filling it."""
 
 LIMITS = ("concurrency", "requests", "arrivals", "hbm", "host")
 
@@ -46,7 +46,18 @@ def _limit(result: RunResult, hbm_fit: int, host_fit: int | None) -> str:
     memories = {"hbm": hbm_fit} if host_fit is None else {"hbm": hbm_fit, "host": host_fit}
     if scenario.workload.span_s > 0:
         largest = int((steps.sparse_rows + steps.dense_rows).max(initial=0))
-        if largest < NEARLY_FULL * min(*limits.values(), *memories.values()):
+        few = largest < NEARLY_FULL * min(*limits.values(), *memories.values())
+        if few and not _is_full(result):
             return "arrivals"
     limits |= memories
     return min(limits, key=lambda name: limits[name])
+
+
+def _is_full(result: RunResult) -> bool:
+    """Say whether a memory was nearly filled, by requests in prefill too."""
+    memory, steps = result.memory, result.steps
+    used = (
+        (int(steps.hbm_kv_bytes.max(initial=0)), memory.kv_pool_bytes),
+        (int(steps.host_kv_bytes.max(initial=0)), memory.host_capacity_bytes),
+    )
+    return any(peak >= NEARLY_FULL * room for peak, room in used if peak)

@@ -167,7 +167,7 @@ def binding(probe: Probe) -> str:
     """Return what holds a replica back: its batch where requests wait, else its steps."""
     limits = limits_of(probe.summary)
     waits = not probe.keeps_up or probe.tightest.target.metric == "ttft"
-    if waits and limits["batch"] != "requests" and _is_full(probe):
+    if waits and limits["batch"] in ("hbm", "host") and _is_full(probe):
         return str(limits["batch_why"])
     return str(limits["time_why"])
 

@@ -161,6 +161,17 @@ def test_arrivals_limit_a_batch_that_memory_would_not() -> None:
     assert "arrivals" == summarise(simulate(load))["batch_limit"]
 
 
+def test_memory_filled_by_prefill_limits_the_batch() -> None:
+    """Prefill holds memory too: a full pool with few rows is not for want of arrivals."""
+    due = np.array([0, PS_PER_S], dtype=np.int64)
+    load = replace(closed_loop(2, 16_384, 4), arrival_ps=due)
+    for held, limit in ((50 * GB, "requests"), (5 * GB, "arrivals")):
+        steps = tiny_steps(hbm_kv_bytes=np.full(4, held), sparse_rows=np.full(4, 0, dtype=np.int32))
+        steps = replace(steps, dense_rows=np.full(4, 1, dtype=np.int32))
+        run = tiny_result(scenario=tiny_scenario(workload=load, concurrency=None), steps=steps)
+        assert limit == summarise(run)["batch_limit"]
+
+
 def test_proxies_need_a_row_that_selected() -> None:
     """Where no sparse row was decoded the proxies are null, whatever the trace says."""
     run = simulate(scenario("oasis", workload=closed_loop(3, 16, 1)))
