@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
+from oasis_sim.residency.captured import captured_share, known_mean
 from oasis_sim.residency.mapping import HeadMap, map_heads
 from oasis_sim.residency.predict import (
     CURRENT,
@@ -146,16 +147,17 @@ def build_walk(
     mass, lost = None, None
     if log.mass is not None and heads.part.mass is not None:
         total = total_mass(heads.part.mass, walk.trace_step.astype(np.int64))
-        mass = heads.expand(log.mass[table] / total)
-        lost = heads.expand(1.0 - log.mass[table] / total)
+        share = heads.expand(captured_share(log.mass[table], total))
+        # A trace without any mass says as little as one that does not store it.
+        mass, lost = (None, None) if np.isnan(share).all() else (share, 1.0 - share)
     return WalkTable(
         admitted=heads.sum_heads(log.admitted[table]).astype(np.int32),
         needed=heads.sum_heads(log.needed[table]).astype(np.int32),
         overlap=heads.expand(overlap).mean(axis=(1, 2)),
-        mass=None if mass is None else mass.mean(axis=(1, 2)),
-        lost=None if lost is None else lost.mean(axis=(1, 2)),
-        mass_p5=None if mass is None else float(np.percentile(mass, 5)),
-        lost_p95=None if lost is None else float(np.percentile(lost, 95)),
+        mass=None if mass is None else known_mean(mass),
+        lost=None if lost is None else known_mean(lost),
+        mass_p5=None if mass is None else float(np.nanpercentile(mass, 5)),
+        lost_p95=None if lost is None else float(np.nanpercentile(lost, 95)),
         trace_step=walk.trace_step,
         tokens=walk.tokens,
         warmup_periods=warmup,

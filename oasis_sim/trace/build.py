@@ -78,6 +78,7 @@ def build_trace(
             checker.check_order(key, typed)
     if "mass" in typed:
         checker.check_mass(typed["mass"], typed["position"])
+        found += _mass_warnings(typed["mass"])
     groups = {
         prefix: {
             key.partition(".")[2]: array
@@ -98,6 +99,18 @@ def build_trace(
         mass=typed.get("mass"),
         warnings=tuple(found),
     )
+
+
+def _mass_warnings(mass: NDArray[np.uint8]) -> list[str]:
+    """Say where a step holds no attention mass, though softmax always gives some."""
+    empty = int((mass.max(axis=-1, initial=0) == 0).sum())
+    if not empty:
+        return []
+    whole = mass.shape[0] * mass.shape[1] * mass.shape[2]
+    return [
+        f"no attention mass in {empty:,} of {whole:,} steps x layers x heads: "
+        "the captured mass of those is unknown and left out of the means"
+    ]
 
 
 def _drafter_warnings(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from oasis_sim.residency.route import visited_steps, walk_steps
 from oasis_sim.residency.rule import ResidencyRule, StepPath
 from oasis_sim.residency.stats import trace_stats
 from oasis_sim.residency.walk import WalkTable, build_walk, walk_moves
-from oasis_sim.trace import NO_BLOCK, AttentionTrace, decode_mass
+from oasis_sim.trace import NO_BLOCK, AttentionTrace, decode_mass, read_trace, save_trace
 from tests.strategies import make_trace, residency_rules
 
 
@@ -250,3 +251,28 @@ def test_a_walk_as_large_as_a_real_model_is_quick() -> None:
     table = walk(trace, rule)
     assert (200, 36) == table.admitted.shape
     assert time.process_time() - start < 2.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_step_without_mass_is_unknown_and_left_out(tmp_path: Path) -> None:
+    """Its share is neither zero nor NaN; the means are those of the other steps."""
+    rule = ResidencyRule(4, 4, 4, block_tokens=4)
+    trace = make_trace(5, steps=8, layers=2, heads=2, stored=25)
+    assert trace.mass is not None
+    whole = walk(trace, rule)
+    silent = trace.mass.copy()
+    silent[3] = 0
+    table = walk(replace(trace, mass=silent), rule)
+    assert whole.mass is not None
+    assert table.mass is not None
+    assert table.lost is not None
+    others = whole.mass[whole.trace_step != 3]
+    assert table.mass_mean == pytest.approx(others.mean())
+    np.testing.assert_array_equal(others, table.mass[table.trace_step != 3])
+    np.testing.assert_allclose(1.0, table.mass + table.lost)
+    nothing = walk(replace(trace, mass=np.zeros_like(silent)), rule)
+    assert (None, None, None) == (nothing.mass, nothing.lost, nothing.mass_p5)
+    save_trace(replace(trace, mass=silent), tmp_path / "t.npz")
+    found = [text for text in read_trace(tmp_path / "t.npz").warnings if "mass" in text]
+    assert 1 == len(found)
+    assert found[0].startswith("no attention mass in 4 of 32 steps x layers x heads")
