@@ -174,9 +174,9 @@ def breakdown_inputs(values: Mapping[str, Any]) -> Scenario:
     from oasis_sim.scheme import load_scheme, with_options
 
     scheme = load_scheme(values["scheme"])
-    if scheme.offload:
+    if scheme.selects:
         scheme = with_options(scheme, budget_tokens=values["attended"])
-    traces = load_traces(values["trace"]) if scheme.offload else ()
+    traces = load_traces(values["trace"]) if scheme.selects else ()
     setup = Setup(load_profile(values["profile"]), values["engine"], traces)
     setup.profile.engine(setup.engine)
     scenario = breakdown_scenario(

@@ -81,7 +81,7 @@ def grouped_query(name: str, shape: ModelShape, gpus: int, scheme: Scheme) -> At
     Blocks move at the scheme's cap; index keys are the min/max keys of each block.
     """
     kv_bytes = shape.kv_bytes_per_token // shape.layers
-    attended = scheme.attended_tokens_max if scheme.offload else None
+    attended = scheme.attended_tokens_max if scheme.selects else None
     return AttentionModel(
         name=name,
         attention="gqa",

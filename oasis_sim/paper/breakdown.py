@@ -107,5 +107,5 @@ def breakdown_of(serial: Retrieval, result: RunResult) -> Breakdown:
     parts = {name: sum(stage_ms[stage] for stage in stages) for name, stages in PARTS.items()}
     # What no stage accounts for: waiting until new KV is in host memory.
     parts[OTHER] = max(0.0, step_ms - sum(parts.values()))
-    background = {name: stage_ms[name] for name in BACKGROUND} if scenario.scheme.offload else {}
+    background = {name: stage_ms[name] for name in BACKGROUND} if scenario.scheme.selects else {}
     return Breakdown(serial, parts, background, step_ms)

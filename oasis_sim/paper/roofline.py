@@ -129,14 +129,14 @@ def roofline(case: RooflineCase, scheme: Scheme) -> Roofline:
     """Compute the roofs of one scheme at nominal bandwidths.
 
     HBM bytes per token: all KV of the context (dense), or the attended blocks and the min/max keys
-    of every block (sparse). PCIe bytes: the blocks that a trace moves, or the cap without a trace.
-    The network roof holds when the blocks come from another node's memory.
+    of every block (schemes that select). PCIe bytes: the blocks that a trace moves, or the cap
+    without a trace. The network roof holds when the blocks come from another node's memory.
     """
     _check_tp(case.model, case.tp)
     cost = CostModel(case.profile, ENGINE, case.model, scheme, case.tp)
     plan, sizes = plan_memory(cost, case.context_tokens), footprint(cost)
     context = case.context_tokens
-    request = sizes.sparse_bytes(context) if scheme.offload else sizes.dense_bytes(context)
+    request = sizes.sparse_bytes(context) if scheme.selects else sizes.dense_bytes(context)
     batch = plan.kv_pool_bytes // request
     if scheme.offload:
         batch = min(batch, plan.host_capacity_bytes // sizes.host_bytes(context))
@@ -166,7 +166,7 @@ def _check_tp(model: ModelShape, tp: int) -> None:
 def read_bytes_per_token(cost: CostModel, context_tokens: int) -> float:
     """Return the HBM bytes that attention and prediction read per token and GPU."""
     share, scheme = cost.share, cost.scheme
-    if not scheme.offload:
+    if not scheme.selects:
         return float(context_tokens * share.kv_bytes_token)
     attended = min(context_tokens, scheme.attended_tokens_max)
     scanned = 0.0

@@ -24,7 +24,7 @@ def split(scheme: str, engine: str = "vllm", context_tokens: int = 4096) -> Brea
     return breakdown_of(serial_retrieval(profile, model, batch, 2048), simulate(scenario))
 
 
-@pytest.mark.parametrize("scheme", ["oasis", "on-demand", "dense"])
+@pytest.mark.parametrize("scheme", ["oasis", "on-demand", "quest", "dense"])
 def test_parts_add_up_to_the_step(scheme: str) -> None:
     """The critical path is the step, with nothing left over."""
     found = split(scheme)
@@ -39,6 +39,15 @@ def test_on_demand_waits_for_its_fetches() -> None:
     found = split("on-demand")
     hidden = sum(found.background.values())
     assert found.simulated["retrieval"] == pytest.approx(hidden, rel=1e-3)
+
+
+def test_quest_waits_for_its_scan_and_fetches_nothing() -> None:
+    """With all KV in HBM the wait holds prediction and selection; no block moves."""
+    found = split("quest")
+    assert found.background["transfer"] == 0.0
+    assert found.simulated["retrieval"] == pytest.approx(sum(found.background.values()), rel=1e-3)
+    ideal = [split(name, "roofline", 16_384).simulated["attention"] for name in ("quest", "dense")]
+    assert ideal[0] < ideal[1] / 4
 
 
 def test_dense_has_no_background() -> None:

@@ -131,6 +131,20 @@ def test_breakdown_says_when_the_trace_is_too_short(
     assert "nothing has to be fetched" in capsys.readouterr().err
 
 
+def test_breakdown_of_quest_attends_the_budget(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A scheme that selects among KV in HBM follows the trace and `--attended`, too."""
+    times = []
+    for attended in ("512", "1024"):
+        command = ["breakdown", "--scheme", "quest", "--trace", "small.npz", "--batch", "4"]
+        found = json_of(capsys, *command, "--attended", attended)
+        rows = {row["stage"]: row["simulated_ms"] for row in found["rows"]}
+        assert rows["transfer"] == 0
+        times.append(rows["attention"])
+    assert times[0] < times[1]
+
+
 def test_breakdown_of_dense_needs_no_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

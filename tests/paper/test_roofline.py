@@ -71,6 +71,16 @@ def test_oasis_by_hand() -> None:
     assert network.tokens_per_s == pytest.approx(50e9 / (6 * 8 * 36 * 8192))
 
 
+def test_quest_attends_as_many_tokens_as_oasis_and_keeps_all_kv() -> None:
+    """All KV in HBM is not dense: blocks and keys are read, KV and keys are kept, nothing moves."""
+    found = roofs_of("quest")
+    hbm, pcie, _ = found.tiers
+    assert hbm.kv_bytes_per_token == 2064 * KV + 16_384 * KV / 16
+    assert pcie.tokens_per_s is None
+    assert found.request_bytes == (16_384 + 16) * KV + 16_384 * KV // 16
+    assert found.batch < roofs_of("dense").batch
+
+
 def test_the_trace_replaces_the_cap() -> None:
     """With a trace, what it moves counts, and that is no more than the cap."""
     capped = roofs_of("oasis").tiers[1].kv_bytes_per_token
@@ -126,11 +136,11 @@ def test_a_context_that_does_not_fit_is_refused() -> None:
         roofs_of("dense", 1_000_000)
 
 
-@pytest.mark.parametrize("name", ["oasis", "dense"])
+@pytest.mark.parametrize("name", ["oasis", "quest", "dense"])
 @pytest.mark.parametrize("engine", ["roofline", "vllm"])
 def test_no_run_is_above_its_roofs(name: str, engine: str) -> None:
     """The whole run, at its shortest context, stays below every roof that applies to it."""
-    traces = (random_trace(blocks=256),) if name == "oasis" else ()
+    traces = (random_trace(blocks=256),) if scheme_of(name).selects else ()
     result = simulate(
         Scenario(
             profile=load_profile("h100"),
