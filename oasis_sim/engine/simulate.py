@@ -59,12 +59,8 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
 
 def _check(scenario: Scenario) -> None:
     model, tp = scenario.model, scenario.tp
-    if tp < 1 or model.query_heads % tp:
-        raise UsageError(
-            f"tp={tp} does not divide the {model.query_heads} query heads of {model.name}"
-        )
-    if model.kv_heads % tp and tp % model.kv_heads:
-        raise UsageError(f"tp={tp} and {model.kv_heads} KV heads do not divide each other")
+    if problem := model.tp_problem(tp):
+        raise UsageError(f"tp={problem}")
     if len(scenario.workload.arrival_ps) == 0:
         raise UsageError("the workload holds no request")
     if tp > 1 and not scenario.profile.engine(scenario.engine_name).tensor_parallel:

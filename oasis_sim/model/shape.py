@@ -130,3 +130,11 @@ class ModelShape:
             ("gate_up", 2 * width, self.hidden),
             ("down", self.hidden, width),
         )
+
+    def tp_problem(self, tp: int) -> str | None:
+        """Say why `tp` GPUs cannot share the heads; None when they can."""
+        if tp < 1 or self.query_heads % tp:
+            return f"{tp} does not divide the {self.query_heads} query heads of {self.name}"
+        if self.kv_heads % tp and tp % self.kv_heads:
+            return f"{tp} and the {self.kv_heads} KV heads of {self.name} do not divide each other"
+        return None

@@ -7,6 +7,7 @@ stands there with all its parts.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Collection, Mapping
@@ -22,15 +23,27 @@ from oasis_sim.engine.spec import (
     DEFAULT_CONCURRENCY,
     FILE,
     LOAD_KINDS,
+    POISSON,
     LoadSpec,
     ScenarioSpec,
 )
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import Document, Fields, dump_yaml, load_yaml
+from oasis_sim.fileio import (
+    LARGEST_EXACT,
+    Document,
+    Fields,
+    did_you_mean,
+    dump_yaml,
+    load_yaml,
+    printable,
+)
+from oasis_sim.hardware import load_profile
+from oasis_sim.model import load_model
 from oasis_sim.scheme import Scheme, load_scheme
 from oasis_sim.scheme.load import read_scheme
 from oasis_sim.trace import AttentionTrace
 from oasis_sim.workload import Workload
+from oasis_sim.workload.workload import LARGEST_REQUESTS, LARGEST_TOKENS
 
 FORMAT = "oasis-config"
 VERSION = 1
@@ -99,8 +112,9 @@ def read_config(path: str | Path) -> Config:
         tp=fields.integer("tp", defaults.tp, low=1, high=1024),
         host_bytes=_optional(fields, "host_bytes", low=0),
         seed=fields.integer("seed", defaults.seed, high=2**32 - 1),
-        max_steps=_optional(fields, "max_steps", low=1),
+        max_steps=_optional(fields, "max_steps", low=1, high=LARGEST_TOKENS),
     )
+    _check_together(fields, spec)
     recorded: dict[str, str] = {}
     if fields.has("fingerprints"):
         child = fields.child("fingerprints")
@@ -109,13 +123,32 @@ def read_config(path: str | Path) -> Config:
     return Config(spec, document.file, recorded)
 
 
-def _optional(fields: Fields, key: str, *, low: int) -> int | None:
-    return fields.integer(key, low=low) if fields.has(key) else None
+def _optional(fields: Fields, key: str, *, low: int, high: int = LARGEST_EXACT) -> int | None:
+    return fields.integer(key, low=low, high=high) if fields.has(key) else None
+
+
+def _check_together(fields: Fields, spec: ScenarioSpec) -> None:
+    """Note an engine that the profile does not have, and a tp that does not divide the model.
+
+    Inputs that cannot be loaded are left to the run: options may replace them.
+    """
+    with contextlib.suppress(InputError):
+        engines = load_profile(spec.profile).engines
+        if spec.engine not in engines:
+            fix = f"use one of {', '.join(sorted(engines))}{did_you_mean(spec.engine, [*engines])}"
+            fields.mistake(
+                "engine", f"profile {printable(spec.profile, 60)} has no such engine", fix, None
+            )
+    with contextlib.suppress(InputError):
+        model = load_model(spec.model)
+        if problem := model.tp_problem(spec.tp):
+            good = [str(tp) for tp in range(1, 65) if not model.tp_problem(tp)]
+            fields.mistake("tp", problem, f"use one of {', '.join(good)}", None)
 
 
 def _read_concurrency(fields: Fields, document: Document, load: LoadSpec) -> int | None:
     """Read the limit: null means none; left out, it is the default of the kind of load."""
-    found = _optional(fields, "concurrency", low=1)
+    found = _optional(fields, "concurrency", low=1, high=LARGEST_REQUESTS)
     if found is None and "concurrency" not in document.value and load.kind == CLOSED_LOOP:
         return DEFAULT_CONCURRENCY
     return found
@@ -139,7 +172,7 @@ def _read_load(fields: Fields) -> LoadSpec:
         return LoadSpec()
     child = fields.child("workload")
     kind = child.text("kind", choices=LOAD_KINDS)
-    requests = _optional(child, "requests", low=1)
+    requests = _optional(child, "requests", low=1, high=LARGEST_REQUESTS)
     if kind == FILE:
         return LoadSpec(
             kind, requests, None, None, file=child.text("file"), format=child.text("format")
@@ -147,10 +180,17 @@ def _read_load(fields: Fields) -> LoadSpec:
     return LoadSpec(
         kind,
         requests if requests is not None else LoadSpec.requests,
-        child.integer("context_tokens", LoadSpec.context_tokens, low=1),
-        child.integer("output_tokens", LoadSpec.output_tokens, low=1),
-        child.number("rate_per_s") if kind == "poisson" else None,
+        child.integer("context_tokens", LoadSpec.context_tokens, low=1, high=LARGEST_TOKENS),
+        child.integer("output_tokens", LoadSpec.output_tokens, low=1, high=LARGEST_TOKENS),
+        _read_rate(child) if kind == POISSON else None,
     )
+
+
+def _read_rate(fields: Fields) -> float:
+    rate = fields.number("rate_per_s")
+    if rate == 0 and fields.clean:
+        fields.mistake("rate_per_s", "is 0", "give a positive number of requests per second", None)
+    return rate
 
 
 def check_fingerprints(

@@ -94,3 +94,26 @@ def test_a_request_file_is_named_in_the_config(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(write_config(spec, SCENARIO))
     assert read_config(path).spec == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("workload: {kind: closed_loop, output_tokens: 1e15}", ":3: workload.output_tokens: 1"),
+        ("workload: {kind: closed_loop, context_tokens: 9007199254740992}", "context_tokens: 9"),
+        ("workload: {kind: closed_loop, requests: 9e15}", "workload.requests: 9"),
+        ("workload: {kind: poisson, rate_per_s: 0}", ":3: workload.rate_per_s: is 0; give"),
+        ("concurrency: 1e15", ":3: concurrency: 1"),
+        ("max_steps: 1e15", ":3: max_steps: 1"),
+        ("tp: 3", ":3: tp: 3 does not divide the 32 query heads of Qwen3-8B; use one of 1, 2, 4"),
+        ("engine: fo", ":3: engine: profile h100 has no such engine; use one of freekv"),
+    ],
+)
+def test_values_that_no_run_takes_are_refused_by_line(tmp_path: Path, text: str, said: str) -> None:
+    """The bounds are those of the options, and every mistake has its line and code 3."""
+    path = tmp_path / "own.yaml"
+    path.write_text(f"format: oasis-config\nversion: 1\n{text}\n")
+    with pytest.raises(InputError) as caught:
+        read_config(path)
+    assert said in str(caught.value)
+    assert caught.value.exit_code == 3
