@@ -71,9 +71,12 @@ RAW_BREAKS: dict[str, Change] = {
     "origin.gpu": lambda d: d.update(gpu=7),
     "readings": lambda d: d.update(readings={}),
     "readings[0]": lambda d: d["readings"].__setitem__(0, "x"),
-    "readings[1]": lambda d: d["readings"][1].update(median_ms=0),
-    "readings[2]": lambda d: d["readings"][2].update(median_ms="1"),
-    "readings[3].nodes": lambda d: d["readings"].insert(3, {"probe": "GapProbe", "median_ms": 1}),
+    "readings[1].median_ms": lambda d: d["readings"][1].update(median_ms=0),
+    "readings[2].median_ms": lambda d: d["readings"][2].update(median_ms="1"),
+    "readings[3].spread_pct": lambda d: d["readings"][3].update(spread_pct=-1),
+    "readings[4].nodes": lambda d: d["readings"].insert(
+        4, {"probe": "GapProbe", "median_ms": 1, "spread_pct": 0}
+    ),
 }
 
 

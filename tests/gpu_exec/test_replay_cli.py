@@ -49,7 +49,8 @@ def test_replay_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_replayed_run_is_still_a_whole_run(run_dir: Path) -> None:
     """The report does not make a run directory look as if someone else had written into it."""
-    (run_dir / "manifest.json").write_text('{"files": {"schedule.npz": {}}}')
+    manifest = {"format": "oasis-run", "version": 1, "files": {"schedule.npz": {}}}
+    (run_dir / "manifest.json").write_text(json.dumps(manifest))
     assert is_whole_run(run_dir)
     (run_dir / "replay.json").write_text("{}")
     assert is_whole_run(run_dir)
