@@ -123,6 +123,7 @@ def cli() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code of the process."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -139,6 +140,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return fail("interrupted", EXIT_INTERRUPTED)
     return result if isinstance(result, int) else 0
+
+
+def open_closed_streams() -> None:
+    """Let output go nowhere where the caller closed it (`>&-`): the work is still to be done.
+
+    The descriptors are taken too, so that no file of the run gets the number of a closed one.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def drop_output() -> int:

@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -185,3 +186,13 @@ def test_no_command_shows_help(arguments: list[str], capsys: pytest.CaptureFixtu
     assert shown.out == ""
     assert shown.err.startswith("Usage: oasis-sim")
     assert "\nCommands:\n" in shown.err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_not_stop_the_work(closed: str, tmp_path: Path) -> None:
+    """Without standard output or error the run is written whole, with code 0."""
+    words = "run --concurrency 1 --requests 1 --output-tokens 4 --scheme dense --out"
+    script = f"{sys.executable} -m oasis_sim.cli.main {words} {tmp_path / 'run'} {closed}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert (0, False) == (done.returncode, "error" in done.stderr)
+    assert (tmp_path / "run" / "manifest.json").is_file()
