@@ -26,6 +26,8 @@ LIMITS: dict[str, int] = {
     "context_tokens": 1 << 28,
 }
 TRANSPORTS = ("sm_gather", "copy_engine", "naive")
+LONGEST_STEP_PS = 10**16
+"""As for simulated steps: sums over a schedule's steps stay within floating point's integers."""
 _SCHEME_LIMITS = {
     "chosen_blocks": (0, 1 << 16),
     "pool_blocks": (0, 1 << 16),
@@ -141,8 +143,11 @@ def _check_steps(schedule: Schedule, file: str | Path | None) -> None:
         raise InputError("must be 1 or more", file=file, field="context_tokens")
     if (context > LIMITS["context_tokens"]).any():
         raise InputError("too large", file=file, field="context_tokens")
-    if (schedule.sim_step_ps < 0).any() or (schedule.sim_stage_ps < 0).any():
-        raise InputError("negative time", file=file, field="sim_step_ps")
+    for name in ("sim_step_ps", "sim_stage_ps"):
+        times = getattr(schedule, name)
+        if (times < 0).any() or (times > LONGEST_STEP_PS).any():
+            problem = f"holds a time outside 0 .. {LONGEST_STEP_PS} ps"
+            raise InputError(problem, file=file, field=name, fix="run again")
 
 
 def _repeats_in_a_row(row_request: npt.NDArray[np.int64]) -> bool:

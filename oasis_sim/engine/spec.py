@@ -95,9 +95,12 @@ class ScenarioSpec:
 
 
 def first_requests(workload: Workload, limit: int | None) -> Workload:
-    """Return the first `limit` requests of a workload (None: all)."""
-    if limit is None or limit >= len(workload.arrival_ps):
+    """Return the first `limit` requests of a workload (None: all); warn when it has fewer."""
+    if limit is None or limit == workload.requests:
         return workload
+    if limit > workload.requests:
+        few = f"{limit:,} requests were asked for, the file holds {workload.requests:,}"
+        return replace(workload, warnings=(*workload.warnings, few))
     return replace(
         workload,
         arrival_ps=workload.arrival_ps[:limit],

@@ -204,10 +204,10 @@ class Fields:
 
     def _get(self, key: str, default: Any) -> Any:
         self._asked[key] = None
-        value = self._value.get(key)
-        if value is not None:
-            return value
-        return default if key not in self._value else _NULL if default is None else default
+        if key not in self._value:
+            return default
+        # Written but left empty: taking the default in silence would hide a slip of the pen.
+        return _NULL if self._value[key] is None else self._value[key]
 
     def _items(self, key: str, count: int) -> Iterator[tuple[Path, Any]]:
         value = self._get(key, None)

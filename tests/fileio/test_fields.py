@@ -164,3 +164,25 @@ def test_did_you_mean_ignores_case() -> None:
     """Guesses are made without regard to case, and only near ones."""
     assert "; did you mean 'Qwen3-8B'?" == did_you_mean("qwen3-8", ["Qwen3-8B", "llama"])
     assert "" == did_you_mean("zzz", ["Qwen3-8B"])
+
+
+@pytest.mark.parametrize(
+    ("method", "default"), [("text", "x"), ("flag", True), ("integer", 1), ("number", 1.5)]
+)
+def test_an_empty_key_is_not_its_default(method: str, default: Any) -> None:
+    """`key:` with nothing behind it is a mistake; a key that is left out has its default."""
+    assert "key: is empty" in mistake_of(None, method, default=default)
+    assert default == getattr(fields_of("other: 1"), method)("key", default)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("0 B/s", "'0 B/s' is out of range; use 1 kB/s to 1 GB/s"), ("2 GB/s", "use 1 kB/s to 1 GB")],
+)
+def test_quantities_have_bounds(value: str, said: str) -> None:
+    """A quantity outside its bounds is refused, the bounds spelt as one would write them."""
+    bounds = ("1 kB/s", "1 GB/s")
+    shown = mistake_of(value, "quantity", parse=parse_bandwidth, within=bounds)
+    assert said.replace("'", "") in shown.replace("'", "")
+    good = fields_of("key: 1 kB/s").quantity("key", parse_bandwidth, within=bounds)
+    assert 1000 == good

@@ -102,6 +102,8 @@ BREAKS: dict[str, tuple[str, Callable[[dict[str, Any]], None]]] = {
     "twice": ("row_request", _set("row_request", (0, 1), 100)),
     "context": ("context_tokens", _set("context_tokens", (0, 0), 0)),
     "time": ("sim_step_ps", _set("sim_step_ps", 0, -1)),
+    "endless step": ("sim_step_ps", _set("sim_step_ps", 0, 2**63 - 1)),
+    "endless stage": ("sim_stage_ps", _set("sim_stage_ps", (0, 0), 2**63 - 1)),
 }
 
 

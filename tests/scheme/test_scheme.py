@@ -216,6 +216,14 @@ def test_file_mistakes_come_together(tmp_path: Path) -> None:
         assert said in str(caught.value)
 
 
+def test_a_part_without_a_value_is_refused(tmp_path: Path) -> None:
+    """`budget_tokens:` with nothing behind it is not the default in silence."""
+    file = tmp_path / "s.yaml"
+    file.write_text("name: mine\nbudget_tokens:\n")
+    with pytest.raises(InputError, match=r"s\.yaml:2: budget_tokens: is empty"):
+        load_scheme(file)
+
+
 def test_file_contradictions_have_lines(tmp_path: Path) -> None:
     """A contradiction is told at the line of the part that causes it."""
     path = tmp_path / "mine.yaml"

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from oasis_sim.engine.spec import first_requests
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.workload import FORMATS, Workload, closed_loop, load_workload, poisson
 from tests.strategies import (
@@ -225,6 +226,13 @@ def test_more_requests_than_the_limit_are_refused(
     assert 3 == load_text(tmp_path, HEADER + "0,1,1\n" * 3, "csv").requests
     with pytest.raises(InputError, match=":5: holds more than 3 requests"):
         load_text(tmp_path, HEADER + "0,1,1\n" * 4, "csv")
+
+
+def test_fewer_rows_than_requests_are_said(tmp_path: Path) -> None:
+    """A file that holds less than was asked for is used with a note."""
+    workload = load_text(tmp_path, HEADER + "0,1,1\n" * 3, "csv")
+    assert ("5 requests were asked for, the file holds 3",) == first_requests(workload, 5).warnings
+    assert ((), 2) == (first_requests(workload, 2).warnings, first_requests(workload, 2).requests)
 
 
 def test_a_rate_of_almost_nothing_is_refused() -> None:
