@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import IO, Any
 
 from oasis_sim.errors import InputError
@@ -20,8 +21,8 @@ PROXIES = "quality proxies are read off the trace; they are not accuracy"
 def check_case(case: Case) -> Case:
     """Return a case whose summary holds all that a comparison reads; raise InputError otherwise."""
     try:
-        comparison_json((case, case))
-        notes_of((case,))
+        json_text(comparison_json((case, case)))
+        _write_table((case, case), io.StringIO(), everything=True)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             f"its summary is damaged ({type(error).__name__}: {error})",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import inside, load_json
+from oasis_sim.fileio import MANIFEST_NAME, content_chunks, inside, load_json
 from oasis_sim.metrics.summary import SCHEMA_VERSION
 from oasis_sim.report.directory import SUMMARY_NAME
+from oasis_sim.units import MIB
+
+SUMMARY_CAP_BYTES = 64 * MIB
 
 PARTS = (
     "scenario",
@@ -36,6 +40,7 @@ def read_summary(run_dir: str | Path) -> Mapping[str, Any]:
     path = inside(directory, SUMMARY_NAME)
     if not path.is_file():
         raise InputError(f"has no {SUMMARY_NAME}", file=directory, fix="give the --out of a run")
+    check_listed(directory, SUMMARY_NAME)
     summary = load_json(path).value
     if not isinstance(summary, dict) or summary.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
@@ -45,3 +50,20 @@ def read_summary(run_dir: str | Path) -> Mapping[str, Any]:
     if missing:
         raise InputError(f"has no {', '.join(missing)}", file=path, fix="run again")
     return summary
+
+
+def check_listed(directory: Path, name: str) -> None:
+    """Raise InputError unless a file is the one that the manifest lists; without one, take it."""
+    manifest = inside(directory, MANIFEST_NAME)
+    if not manifest.exists():
+        return
+    try:
+        listed = load_json(manifest).value["files"][name]["sha256"]
+    except (KeyError, TypeError):
+        raise InputError(f"does not list {name}", file=manifest, fix="run again") from None
+    path = inside(directory, name)
+    digest = hashlib.sha256()
+    for chunk in content_chunks(path, SUMMARY_CAP_BYTES):
+        digest.update(chunk)
+    if digest.hexdigest() != listed:
+        raise InputError(f"is not the file that {MANIFEST_NAME} lists", file=path, fix="run again")

@@ -180,3 +180,32 @@ def test_a_damaged_summary_is_refused_or_shown(data: st.DataObject) -> None:
         return
     for output_format in ("table", "json", "csv"):
         write_comparison((Case("good", summary_of("oasis")), case), output_format, io.StringIO())
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"),
+    [
+        ('{"files": {"summary.json": {"sha256": "0"}}}', "is not the file that manifest.json"),
+        ('{"files": {}}', "does not list summary.json"),
+        ("[]", "does not list summary.json"),
+        ('{"files": {"summary.json": {"sha256": null}}}', "is not the file that manifest.json"),
+    ],
+)
+def test_a_summary_that_is_not_the_run_s_is_refused(
+    tmp_path: Path, manifest: str, said: str
+) -> None:
+    """An edited summary.json is found by the manifest, as in a replay."""
+    (tmp_path / "summary.json").write_text(json.dumps(summary_of("oasis")))
+    assert summary_of("oasis") == read_summary(tmp_path)
+    (tmp_path / "manifest.json").write_text(manifest)
+    with pytest.raises(InputError, match=said):
+        read_summary(tmp_path)
+
+
+def test_a_text_where_a_number_belongs_prints_nothing() -> None:
+    """Every format is tried before the first line is shown."""
+    for part, key in (("throughput", "output_tokens_per_s"), ("scenario", "trace")):
+        damaged = copy.deepcopy(summary_of("oasis"))
+        damaged[part][key] = "12"
+        with pytest.raises(InputError, match="bad: its summary"):
+            check_case(Case("bad", damaged))
