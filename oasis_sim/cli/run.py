@@ -67,13 +67,13 @@ def scheme_list(text: str | None) -> list[str]:
 def run_each(schemes: Sequence[str], values: Mapping[str, Any]) -> None:
     """Run schemes one after the other, each in a directory of its own, and compare them."""
     from oasis_sim.cli.compare import for_scheme, show_comparison
-    from oasis_sim.fileio import AtomicDirectory
+    from oasis_sim.fileio import AtomicDirectory, directory_path
     from oasis_sim.report.side_by_side import Case
 
     asked = {name: for_scheme(values, name) for name in schemes}
     if values["out"] is not None:
         for name, each in asked.items():
-            each["out"] = str(Path(values["out"]) / Path(name).stem)
+            each["out"] = str(directory_path(values["out"]) / Path(name).stem)
             # All places are settled before the first simulation.
             AtomicDirectory(each["out"], force=values["force"])
     cases = [Case(name, run_one(each)) for name, each in asked.items()]

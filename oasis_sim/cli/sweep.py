@@ -75,13 +75,14 @@ def sweep(grid_file: str | None, vary: Sequence[str], out: str | None, **values:
     stopped, a larger grid in the same --out repeats nothing. Ctrl-C, a full disk or a --shard
     leave results.partial.csv, whose rows say which points are missing.
     """
+    from oasis_sim.fileio import directory_path
     from oasis_sim.plan.inputs import Inputs
     from oasis_sim.plan.store import Store
     from oasis_sim.plan.sweep import Shard, cells_of
 
     grid = canonical_grid(grid_file, vary, values)
     cells = cells_of(points_of(grid), Inputs())
-    store = Store(SWEEPS / name_of(cells) if out is None else Path(out))
+    store = Store(SWEEPS / name_of(cells) if out is None else directory_path(out))
     shard = Shard(*values["shard"])
     if values["dry_run"]:
         return show(cells, store, values)

@@ -1,6 +1,6 @@
 """Capped reading (plain, gz, zst), strict YAML and JSON, field checks, atomic writing."""
 
-from oasis_sim.fileio.atomic import AtomicDirectory, inside, write_atomic
+from oasis_sim.fileio.atomic import AtomicDirectory, directory_path, inside, write_atomic
 from oasis_sim.fileio.document import Document, load_json, load_yaml, loads_json, loads_yaml
 from oasis_sim.fileio.dump import dump_yaml
 from oasis_sim.fileio.fields import LARGEST_EXACT, Fields
@@ -31,6 +31,7 @@ __all__ = [
     "TextLines",
     "content_chunks",
     "did_you_mean",
+    "directory_path",
     "dump_yaml",
     "find_input",
     "in_the_way",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import tempfile
@@ -14,6 +13,9 @@ from oasis_sim.errors import InputError, UsageError
 from oasis_sim.fileio.owned import in_the_way
 from oasis_sim.fileio.text import printable
 
+_LONGEST_NAME = 255
+_LONGEST_PATH = 4000
+"""Bytes that usual file systems permit for one name, and for a path with room for our files."""
 _SHOWN_IN_PARTIAL = 40
 """Characters of the name in the temporary one, which must not outgrow the file system's limit."""
 
@@ -40,6 +42,17 @@ def write_atomic(path: str | Path, data: bytes | str) -> None:
             os.unlink(partial)
 
 
+def directory_path(name: str | Path) -> Path:
+    """Return the path of a directory to write; raise UsageError where no directory can be."""
+    if not str(name):
+        raise UsageError("the name of the directory is empty; name a new directory")
+    path = Path(name)
+    size = len(os.fsencode(path))
+    if size >= _LONGEST_PATH or any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts):
+        raise UsageError(f"{printable(path, 60)}: the name is too long; choose a shorter one")
+    return path
+
+
 class AtomicDirectory:
     """Fill a temporary sibling directory; on success it takes the final name.
 
@@ -54,9 +67,7 @@ class AtomicDirectory:
 
     def __init__(self, path: str | Path, *, force: bool) -> None:
         """Check that the place may be used; nothing is written yet."""
-        if not str(path):
-            raise UsageError("the name of the directory is empty; name a new directory")
-        self.path = Path(path)
+        self.path = directory_path(path)
         self._force = force
         self._partial: Path | None = None
         self._made: list[Path] = []
@@ -100,17 +111,14 @@ class AtomicDirectory:
 
     def _remove_parents(self) -> None:
         """Remove the parents that were made for this directory and are empty still."""
-        with contextlib.suppress(OSError):
-            for place in self._made:
+        for place in self._made:
+            with contextlib.suppress(OSError):
                 place.rmdir()
 
     def _check_place(self) -> None:
         try:
             self._check_kind(printable(self.path, 200))
         except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                shown = printable(self.path, 60)
-                raise UsageError(f"{shown}: the name is too long; choose a shorter one") from None
             raise _unwritable(self.path, error) from None
 
     def _check_kind(self, shown: str) -> None:

@@ -133,7 +133,9 @@ def test_force_spares_a_directory_under_a_listed_name(tmp_path: Path) -> None:
         AtomicDirectory(tmp_path, force=True)
 
 
-@pytest.mark.parametrize(("name", "said"), [("", "is empty"), ("x" * 300, "too long")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("", "is empty"), ("x" * 300, "too long"), (f"a/{300 * 'x'}/b", "too long")]
+)
 def test_names_that_no_directory_can_have(name: str, said: str) -> None:
     """An empty and a too long name are refused before the work."""
     with pytest.raises(UsageError, match=said):
