@@ -6,7 +6,8 @@ The scenario is a closed loop of 512 requests (16K prompt, 2,048 output tokens, 
 on Qwen3-8B with all 36 layers and scheme oasis, after one warm-up of the compiled code. The
 comparison loop is plain Python doing the max-plus updates of one layer (three `max`, three
 additions); `ratio` is simulated tokens per iteration of that loop, which depends little on the
-machine. A second table shows how the time grows with steps and with identical layers.
+machine. A second table shows how the time grows with steps and with layers; more layers
+also mean more KV and so a smaller batch, and its us/step contain the fixed costs of a run.
 """
 
 from __future__ import annotations
