@@ -15,6 +15,7 @@ from oasis_sim.fileio.owned import (
     in_the_way,
     listed_files,
 )
+from oasis_sim.fileio.sourced import SourcedFields, read_curve
 from oasis_sim.fileio.streams import content_chunks, open_regular, read_bytes, unreadable
 from oasis_sim.fileio.text import printable
 
@@ -28,6 +29,7 @@ __all__ = [
     "Document",
     "Fields",
     "MistakesError",
+    "SourcedFields",
     "TextLines",
     "content_chunks",
     "did_you_mean",
@@ -46,6 +48,7 @@ __all__ = [
     "printable",
     "raise_all",
     "read_bytes",
+    "read_curve",
     "shipped_inputs",
     "unreadable",
     "write_atomic",

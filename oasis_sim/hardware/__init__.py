@@ -1,6 +1,6 @@
 """Hardware profiles: physical limits with sources, and cost models of engines."""
 
-from oasis_sim.hardware.curve import Curve
+from oasis_sim.curve import Curve
 from oasis_sim.hardware.load import load_profile, read_profile
 from oasis_sim.hardware.profile import (
     EngineCosts,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import Fields, find_input, load_yaml, printable
+from oasis_sim.fileio import Fields, SourcedFields, find_input, load_yaml, printable
 from oasis_sim.hardware import bounds
 from oasis_sim.hardware.load_engine import read_engine
 from oasis_sim.hardware.profile import EngineCosts, Gpu, HardwareProfile, Host, Link
@@ -16,13 +14,6 @@ from oasis_sim.hardware.roofline import roofline_costs
 from oasis_sim.units import parse_bandwidth, parse_bytes, parse_flops, parse_time
 
 ORIGINS = ("datasheet", "published", "measured")
-
-Quantity = TypeVar("Quantity", int, float)
-FLOPS = (parse_flops, bounds.FLOPS)
-HBM = (parse_bytes, bounds.HBM)
-SIZE = (parse_bytes, bounds.SIZE)
-BANDWIDTH = (parse_bandwidth, bounds.BANDWIDTH)
-LATENCY = (parse_time, bounds.LATENCY)
 
 
 def load_profile(name: str) -> HardwareProfile:
@@ -38,12 +29,12 @@ def read_profile(path: Path) -> HardwareProfile:
     """Read one profile file; see docs/hardware-profiles.md for its keys."""
     top = Fields.of(load_yaml(path))
     top.integer("schema_version", low=1, high=1)
-    sources: dict[str, str] = {}
-    gpu = _read_gpu(top.child("gpu"), sources)
-    pcie = _read_link(top.child("pcie"), "pcie", sources)
-    nvlink = _read_link(top.child("nvlink"), "nvlink", sources)
-    network = _read_link(top.child("network"), "network", sources)
-    host = _read_host(top.child("host"), sources)
+    limits = SourcedFields(top)
+    gpu = _read_gpu(limits.child("gpu"))
+    pcie = _read_link(limits.child("pcie"))
+    nvlink = _read_link(limits.child("nvlink"))
+    network = _read_link(limits.child("network"))
+    host = _read_host(limits.child("host"))
     name = top.text("name")
     origin = top.text("origin", choices=ORIGINS)
     engines: dict[str, EngineCosts] = {"roofline": roofline_costs(pcie)}
@@ -75,14 +66,14 @@ def read_profile(path: Path) -> HardwareProfile:
         network=network,
         host=host,
         engines=engines,
-        sources=sources,
+        sources=limits.sources,
     )
 
 
 def _own_engine(profile: str, engine: str, asking: Path) -> tuple[EngineCosts, Link]:
     """Read the engine that another profile defines itself (no chains of `like`), and its link."""
     top = Fields.of(load_yaml(find_input(profile, "profile")))
-    link = _read_link(top.child("pcie"), "pcie", {})
+    link = _read_link(SourcedFields(top).child("pcie"))
     if top.has("engines"):
         section = top.child("engines")
         if section.has(engine):
@@ -115,42 +106,29 @@ def on_link(costs: EngineCosts, factor: float) -> EngineCosts:
     return replace(costs, transports=moved)
 
 
-def _sourced(
-    fields: Fields,
-    key: str,
-    kind: tuple[Callable[[str], Quantity], tuple[str, str]],
-    path: str,
-    sources: dict[str, str],
-) -> Quantity:
-    """Read a number with its source; `kind` is its parser and its bounds."""
-    entry = fields.child(key)
-    sources[f"{path}.{key}"] = entry.text("source")
-    return entry.quantity("value", kind[0], within=kind[1])
-
-
-def _read_gpu(fields: Fields, sources: dict[str, str]) -> Gpu:
-    sms = fields.child("sms")
-    sources["gpu.sms"] = sms.text("source")
+def _read_gpu(section: SourcedFields) -> Gpu:
     return Gpu(
-        title=fields.text("title"),
-        sms=sms.integer("value", low=1, high=10_000),
-        bf16_flops_per_s=_sourced(fields, "bf16_dense", FLOPS, "gpu", sources),
-        hbm_bytes=_sourced(fields, "hbm_capacity", HBM, "gpu", sources),
-        hbm_bytes_per_s=_sourced(fields, "hbm_bandwidth", BANDWIDTH, "gpu", sources),
+        title=section.fields.text("title"),
+        sms=section.integer("sms", 1, 10_000),
+        bf16_flops_per_s=section.quantity("bf16_dense", parse_flops, bounds.FLOPS),
+        hbm_bytes=section.quantity("hbm_capacity", parse_bytes, bounds.HBM),
+        hbm_bytes_per_s=section.quantity("hbm_bandwidth", parse_bandwidth, bounds.BANDWIDTH),
     )
 
 
-def _read_link(fields: Fields, path: str, sources: dict[str, str]) -> Link:
-    nominal = _sourced(fields, "bandwidth", BANDWIDTH, path, sources)
-    usable = _sourced(fields, "usable_bandwidth", BANDWIDTH, path, sources)
+def _read_link(section: SourcedFields) -> Link:
+    nominal = section.quantity("bandwidth", parse_bandwidth, bounds.BANDWIDTH)
+    usable = section.quantity("usable_bandwidth", parse_bandwidth, bounds.BANDWIDTH)
     if usable > nominal:
-        fields.mistake("usable_bandwidth", "exceeds the bandwidth", "lower it", None)
-    latency = _sourced(fields, "latency", LATENCY, path, sources)
+        section.fields.mistake("usable_bandwidth", "exceeds the bandwidth", "lower it", None)
+    latency = section.quantity("latency", parse_time, bounds.LATENCY)
     return Link(nominal, usable, latency)
 
 
-def _read_host(fields: Fields, sources: dict[str, str]) -> Host:
+def _read_host(section: SourcedFields) -> Host:
     return Host(
-        kv_bytes=_sourced(fields, "kv_capacity_per_gpu", SIZE, "host", sources),
-        dram_bytes_per_s=_sourced(fields, "dram_bandwidth_per_gpu", BANDWIDTH, "host", sources),
+        kv_bytes=section.quantity("kv_capacity_per_gpu", parse_bytes, bounds.SIZE),
+        dram_bytes_per_s=section.quantity(
+            "dram_bandwidth_per_gpu", parse_bandwidth, bounds.BANDWIDTH
+        ),
     )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from oasis_sim.fileio import Fields
+from oasis_sim.curve import Curve
+from oasis_sim.fileio import Fields, read_curve
 from oasis_sim.hardware import bounds
-from oasis_sim.hardware.curve import Curve
 from oasis_sim.hardware.profile import (
     EngineCosts,
     Launch,
@@ -52,27 +50,16 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
     )
 
 
-def _curve(fields: Fields, name: str, x: Sequence[float], y: Sequence[float]) -> Curve:
-    """Build a curve from two lists, noting a mistake where they do not fit together."""
-    if len(x) != len(y):
-        problem = f"has {len(x)} points for {len(y)} values"
-        return fields.mistake(name, problem, "give as many", Curve.constant(1.0))
-    if not x or any(b <= a for a, b in zip((0.0, *x), x, strict=False)):
-        problem = "must be positive and increase from point to point"
-        return fields.mistake(name, problem, "sort the points", Curve.constant(1.0))
-    return Curve(tuple(float(v) for v in x), tuple(float(v) for v in y))
-
-
 def _by_rows(fields: Fields) -> Curve:
     x = fields.numbers("rows", low=0.01, high=1e6)
     y = fields.numbers("share", low=SMALLEST_EFFICIENCY, high=1.0)
-    return _curve(fields, "rows", x, y)
+    return read_curve(fields, "rows", x, y)
 
 
 def _by_bytes(fields: Fields) -> Curve:
     x = fields.quantities("bytes", parse_bytes, within=bounds.CURVE_SIZE)
     y = fields.numbers("share", low=SMALLEST_EFFICIENCY, high=1.0)
-    return _curve(fields, "bytes", x, y)
+    return read_curve(fields, "bytes", x, y)
 
 
 def _picoseconds(fields: Fields, key: str, unit: str) -> float:
@@ -115,7 +102,7 @@ def _read_slowdown(fields: Fields) -> Slowdown:
     factors = linear.numbers("factor", low=1.0, high=LARGEST_SLOWDOWN)
     rows = linear.numbers("rows", low=1, high=1e6)
     return Slowdown(
-        linear=_curve(linear, "rows", rows, factors),
+        linear=read_curve(linear, "rows", rows, factors),
         attention=fields.number("attention", low=1.0, high=LARGEST_SLOWDOWN),
         prediction=fields.number("prediction", low=1.0, high=LARGEST_SLOWDOWN),
     )
@@ -125,7 +112,7 @@ def _read_transport(fields: Fields) -> Transport:
     units = fields.quantities("unit", parse_bytes, within=bounds.CURVE_SIZE)
     rates = fields.quantities("rate", parse_bandwidth, within=bounds.BANDWIDTH)
     return Transport(
-        bytes_per_s=_curve(fields, "unit", units, rates),
+        bytes_per_s=read_curve(fields, "unit", units, rates),
         fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
         slowdown=_read_slowdown(fields.child("slowdown")),
     )

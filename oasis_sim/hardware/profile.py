@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from oasis_sim.curve import Curve
 from oasis_sim.errors import UsageError
-from oasis_sim.hardware.curve import Curve
 
 
 @dataclass(frozen=True)

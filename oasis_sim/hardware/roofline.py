@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from oasis_sim.hardware.curve import Curve
+from oasis_sim.curve import Curve
 from oasis_sim.hardware.profile import (
     EngineCosts,
     Launch,

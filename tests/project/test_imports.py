@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 # A part may import itself and the parts of smaller rank.
 RANKS = {
     "compiled": 0,
+    "curve": 0,
     "errors": 0,
     "text": 0,
     "units": 0,
