@@ -96,8 +96,8 @@ class CausalPass:
             self.queries[layer] = inputs.query
         self.spans[layer], self.scalings[layer] = inputs.span, inputs.scaling
         filled = self._store.filled(layer)
-        rows = torch.arange(filled - inputs.query.shape[1], filled)
-        mask = visible(rows, torch.arange(filled), inputs.span)
+        columns = torch.arange(filled, device=inputs.query.device)
+        mask = visible(columns[filled - inputs.query.shape[1] :], columns, inputs.span)
         return masked_attention(inputs, self._store.keys(layer), self._store.values(layer), mask)
 
 
@@ -137,11 +137,13 @@ class RowsPass:
         keys, values = self._store.keys(inputs.layer), self._store.values(inputs.layer)
         rows = self._positions
         # Position - 1 as the row: the store holds the trajectory's own token at the position.
-        seen = visible(rows - 1, torch.arange(keys.shape[1]), _less_one(inputs.span))
+        columns = torch.arange(keys.shape[1], device=keys.device)
+        seen = visible(rows - 1, columns, _less_one(inputs.span))
         mask = seen.expand(keys.shape[0], *seen.shape)
         if self._chooser is not None:
             mask = mask & self._chooser.choose(inputs)
-        itself = torch.eye(len(rows), dtype=torch.bool).expand(keys.shape[0], -1, -1)
+        itself = torch.eye(len(rows), dtype=torch.bool, device=keys.device)
+        itself = itself.expand(keys.shape[0], -1, -1)
         mask = torch.cat([mask, itself], dim=2)
         mask = mask.repeat_interleave(inputs.query.shape[0] // keys.shape[0], dim=0)
         keys = torch.cat([keys, inputs.key], dim=1)
@@ -196,8 +198,12 @@ def _attention_interface(
 
 def run_pass(model: Any, tokens: Tensor, positions: Tensor, attention: AttentionPass) -> Tensor:
     """Run token ids [Q] at positions [Q] through the model; return final states [Q, hidden]."""
-    out = model.base_model(
-        input_ids=tokens[None], position_ids=positions[None], use_cache=False, oasis_pass=attention
+    device = model.device
+    out = model.get_decoder()(
+        input_ids=tokens[None].to(device),
+        position_ids=positions[None].to(device),
+        use_cache=False,
+        oasis_pass=attention,
     )
     states: Tensor = out.last_hidden_state[0]
     return states

@@ -10,21 +10,23 @@ import contextlib
 import hashlib
 import importlib.util
 import io
+import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from oasis_sim.errors import InputError, UsageError
-from oasis_sim.fileio import load_json, open_regular, printable
-from oasis_sim.units import MIB
+from oasis_sim.errors import GpuUnavailable, InputError, UsageError
+from oasis_sim.fileio import printable
+from oasis_sim.record.place import ModelPlace
+from oasis_sim.record.supported import check_attention
 
-SUPPORTED_TYPES = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
 DTYPES = ("float32", "bfloat16")
 ATTENTION_NAME = "oasis_record"
-_GGUF_MAGIC = b"GGUF"
-_HASH_BYTES = MIB
+UNSTATED = "not stated"
 _INSTALL = "pip install 'oasis-sim[record]'"
+_DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class RecordedModel:
     name: str
     file: str
     sha256: str
+    tokenizer_sha256: str
+    licence: str
     layers: int
     query_heads: int
     kv_heads: int
@@ -44,6 +48,7 @@ class RecordedModel:
     max_positions: int
     end_tokens: tuple[int, ...]
     dtype: str
+    device: str
 
     def header(self) -> dict[str, Any]:
         """Return the trace header's ``model``."""
@@ -56,6 +61,8 @@ class RecordedModel:
             "vocab": self.vocab,
             "file": self.file,
             "sha256": self.sha256,
+            "tokenizer_sha256": self.tokenizer_sha256,
+            "licence": self.licence,
             "dtype": self.dtype,
         }
 
@@ -75,35 +82,45 @@ def require_backend(gguf: bool) -> None:
 
 
 def load_recorded_model(
-    path: str | Path, *, dtype: str = "float32", threads: int = 1, name: str | None = None
+    path: str | Path,
+    *,
+    dtype: str = "float32",
+    threads: int = 1,
+    name: str | None = None,
+    device: str = "cpu",
+    licence: str = UNSTATED,
 ) -> RecordedModel:
     """Load a model from a folder (config.json, safetensors, tokenizer) or a GGUF file.
 
-    ``threads`` sets torch's threads for the process. Raises InputError for what is no such model,
-    or one whose attention cannot be recorded; UsageError when torch or transformers is missing.
+    ``threads`` sets torch's threads for the process; ``device`` is ``cpu``, ``cuda`` or
+    ``cuda:N``. Raises InputError for what is no such model, or one whose attention cannot be
+    recorded; UsageError when torch or transformers is missing; GpuUnavailable without the GPU.
     """
     if dtype not in DTYPES:
         known = " or ".join(DTYPES)
         raise InputError(f"unknown dtype {dtype!r}", field="dtype", fix=f"use {known}")
     if not 1 <= threads <= 1024:
         raise InputError(f"{threads} is out of range", field="threads", fix="use 1 to 1024")
-    place = _ModelPlace.of(Path(path))
+    place = ModelPlace.of(Path(path))
     require_backend(place.gguf is not None)
+    check_device(device)
     # The loaders ask a model hub about files that are missing here unless they are told not to.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
 
     torch.set_num_threads(threads)
     module, tokenizer = _load(place, getattr(torch, dtype))
-    config = module.config
-    check_attention(_facts(config.to_dict()), place.shown)
+    check_attention(module.config.to_dict(), place.shown)
+    config = module.config.get_text_config(decoder=True)
     query_heads = int(config.num_attention_heads)
     return RecordedModel(
-        module=module.eval(),
+        module=module.eval().to(device),
         tokenizer=tokenizer,
         name=printable(name or place.stem),
         file=printable(place.path.name),
         sha256=place.sha256(),
+        tokenizer_sha256=vocabulary_sha256(tokenizer),
+        licence=printable(licence),
         layers=int(config.num_hidden_layers),
         query_heads=query_heads,
         kv_heads=int(getattr(config, "num_key_value_heads", None) or query_heads),
@@ -112,88 +129,33 @@ def load_recorded_model(
         max_positions=int(config.max_position_embeddings),
         end_tokens=_end_tokens(module, tokenizer),
         dtype=dtype,
+        device=device,
     )
 
 
-def check_attention(facts: dict[str, Any], shown: str) -> None:
-    """Raise InputError, with the reason, for a model whose attention cannot be recorded."""
-    kind = str(facts.get("model_type"))
-    reason = None
-    if facts.get("kv_lora_rank"):
-        reason = "uses multi-head latent attention (MLA), which keeps no keys per KV head"
-    elif facts.get("is_encoder_decoder"):
-        reason = "is an encoder-decoder model; only decoder-only models have one growing KV cache"
-    elif kind not in SUPPORTED_TYPES:
-        reason = f"model type {printable(kind, 40)!r} is not supported"
-    if reason:
-        types = ", ".join(SUPPORTED_TYPES)
-        raise InputError(reason, file=shown, field="model_type", fix=f"use one of: {types}")
+def check_device(device: str) -> None:
+    """Raise InputError for what is no device, GpuUnavailable for a GPU that is not here."""
+    match = _DEVICE.fullmatch(device)
+    if match is None:
+        raise InputError(
+            f"unknown device {device[:40]!r}", field="device", fix="use cpu, cuda or cuda:N"
+        )
+    if device == "cpu":
+        return
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(match[1] or 0) >= count:
+        raise GpuUnavailable(f"no GPU {device}: PyTorch sees {count} NVIDIA GPUs; use --device cpu")
 
 
-@dataclass(frozen=True)
-class _ModelPlace:
-    """Say where a model lies: its folder, and its file name when it is a GGUF file."""
-
-    path: Path
-    gguf: str | None
-
-    @classmethod
-    def of(cls, path: Path) -> _ModelPlace:
-        """Look at a path; raise InputError when no model can be there."""
-        shown = printable(path)
-        if path.is_dir():
-            if not (path / "config.json").is_file():
-                raise InputError(
-                    "holds no config.json", file=shown, fix="name a model folder or a .gguf file"
-                )
-            facts = load_json(path / "config.json")
-            check_attention(_facts(facts.value), shown)
-            if not list(path.glob("*.safetensors")):
-                raise InputError(
-                    "holds no .safetensors weights", file=shown, fix="convert the model's weights"
-                )
-            return cls(path.resolve(), None)
-        with open_regular(path) as file:
-            if file.read(4) != _GGUF_MAGIC:
-                raise InputError(
-                    "is not a GGUF file", file=shown, fix="name a .gguf file or a model folder"
-                )
-        return cls(path.resolve(), path.resolve().name)
-
-    @property
-    def shown(self) -> str:
-        return printable(self.path)
-
-    @property
-    def folder(self) -> str:
-        return str(self.path.parent if self.gguf else self.path)
-
-    @property
-    def stem(self) -> str:
-        return self.path.stem if self.gguf else self.path.name
-
-    def sha256(self) -> str:
-        """Return the file's SHA-256; of a folder, that of its ``sha256  name`` lines, sorted."""
-        if self.gguf:
-            return _file_sha256(self.path)
-        files = [self.path / "config.json", *sorted(self.path.glob("*.safetensors"))]
-        lines = "".join(f"{_file_sha256(file)}  {file.name}\n" for file in files)
-        return hashlib.sha256(lines.encode()).hexdigest()
+def vocabulary_sha256(tokenizer: Any) -> str:
+    """Return the SHA-256 of a tokenizer's vocabulary: JSON of its tokens and ids, by id."""
+    entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: (entry[1], entry[0]))
+    return hashlib.sha256(json.dumps(entries, ensure_ascii=True).encode()).hexdigest()
 
 
-def _file_sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_regular(path) as file:
-        while chunk := file.read(_HASH_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def _facts(config: object) -> dict[str, Any]:
-    return config if isinstance(config, dict) else {}
-
-
-def _load(place: _ModelPlace, dtype: Any) -> tuple[Any, Any]:
+def _load(place: ModelPlace, dtype: Any) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -220,7 +182,7 @@ def _load(place: _ModelPlace, dtype: Any) -> tuple[Any, Any]:
         raise InputError(
             f"cannot be loaded as a model ({type(error).__name__}: {text})",
             file=place.shown,
-            fix="check that the file is complete",
+            fix="check that the file is complete and that the library knows this kind of model",
         ) from None
     return module, tokenizer
 
@@ -228,10 +190,11 @@ def _load(place: _ModelPlace, dtype: Any) -> tuple[Any, Any]:
 def _end_tokens(module: Any, tokenizer: Any) -> tuple[int, ...]:
     """Collect the ids that end a text; a model may name none, one or several."""
     found: set[int] = set()
+    config = module.config.get_text_config(decoder=True)
     generation = getattr(module, "generation_config", None)
-    for owner in (module.config, generation, tokenizer):
+    for owner in (config, generation, tokenizer):
         ids = getattr(owner, "eos_token_id", None)
         for token in ids if isinstance(ids, list | tuple) else [ids]:
-            if isinstance(token, int) and 0 <= token < int(module.config.vocab_size):
+            if isinstance(token, int) and 0 <= token < int(config.vocab_size):
                 found.add(token)
     return tuple(sorted(found))

@@ -37,7 +37,7 @@ def ngram_drafts(tokens: Sequence[int], first: int, steps: int) -> list[int]:
 @contextlib.contextmanager
 def without_layers(model: Any, skipped: Sequence[int]) -> Iterator[None]:
     """Leave out layers of a model for a while; the others keep their numbers in the store."""
-    base = model.base_model
+    base = model.get_decoder()
     whole, count = base.layers, base.config.num_hidden_layers
     kept = [layer for index, layer in enumerate(whole) if index not in set(skipped)]
     try:

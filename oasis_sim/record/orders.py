@@ -40,7 +40,7 @@ def listed_blocks(positions: Tensor, blocks: int, block_tokens: int, span: int |
     Complete blocks (id < position // block_tokens); with a span, those that the row still sees
     some token of.
     """
-    ids = torch.arange(blocks)
+    ids = torch.arange(blocks, device=positions.device)
     listed = ids[None, :] < torch.div(positions, block_tokens, rounding_mode="floor")[:, None]
     if span is not None:
         last_token = (ids + 1) * block_tokens - 1
@@ -55,7 +55,7 @@ def order_blocks(scores: Tensor, listed: Tensor) -> Tensor:
     """
     ranked = torch.where(listed[:, None, :], scores, -torch.inf)
     order = torch.sort(ranked, dim=-1, descending=True, stable=True).indices
-    rank = torch.arange(order.shape[-1])
+    rank = torch.arange(order.shape[-1], device=order.device)
     return torch.where(rank[None, None, :] < listed.sum(dim=1)[:, None, None], order, -1)
 
 
@@ -77,8 +77,9 @@ def block_mass(
     heads, tokens = keys.shape[:2]
     blocks = tokens // block_tokens + 1
     wide = keys.double()
-    columns = torch.arange(tokens)
-    out = torch.zeros(query.shape[1], heads, blocks * block_tokens, dtype=torch.float64)
+    columns = torch.arange(tokens, device=keys.device)
+    shape = (query.shape[1], heads, blocks * block_tokens)
+    out = torch.zeros(shape, dtype=torch.float64, device=keys.device)
     for start in range(0, query.shape[1], _MASS_ROWS):
         part = slice(start, start + _MASS_ROWS)
         grouped = query[:, part].double().reshape(heads, -1, *query[:, part].shape[1:])

@@ -87,7 +87,7 @@ def record_trace(
     )
     trace = AttentionTrace(
         meta=build_header(model, prompt, options, facts),
-        position=path.positions.numpy().astype(np.int32),
+        position=path.positions.cpu().numpy().astype(np.int32),
         token=token,
         use_order=orders[..., :stored],
         pred_order={key: draft.orders[..., :stored] for key, draft in drafts.items()},
@@ -150,7 +150,7 @@ def _true_rows(
                 block_tokens=options.block_tokens,
                 span=path.spans[layer],
             )
-            mass.append(weights.numpy())
+            mass.append(weights.cpu().numpy())
     progress("orders and mass", len(layers), len(layers))
     return np.stack(orders, axis=1), np.stack(mass, axis=1) if mass else None
 
@@ -221,7 +221,7 @@ def _draft_tokens(
 
 def _ids(orders: Tensor) -> NDArray[np.uint16]:
     """Return orders with the trace's mark for no block, uint16."""
-    ids = np.asarray(torch.where(orders < 0, NO_BLOCK, orders))
+    ids = np.asarray(torch.where(orders < 0, NO_BLOCK, orders).cpu())
     return ids.astype(np.uint16)
 
 

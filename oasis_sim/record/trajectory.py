@@ -39,7 +39,8 @@ class Trajectory:
     @property
     def positions(self) -> Tensor:
         """Return the position of each step, int64 [T]."""
-        return torch.arange(self.prompt_tokens, self.prompt_tokens + self.steps)
+        end = self.prompt_tokens + self.steps
+        return torch.arange(self.prompt_tokens, end, device=self.queries[0].device)
 
 
 def follow(
@@ -129,7 +130,8 @@ def _log_loss(model: RecordedModel, states: Tensor, targets: Tensor) -> float:
     total = 0.0
     for start in range(0, len(targets), _LOGIT_ROWS):
         part = slice(start, start + _LOGIT_ROWS)
-        loss = cross_entropy(head(states[part]).float(), targets[part], reduction="sum")
+        logits = head(states[part]).float()
+        loss = cross_entropy(logits, targets[part].to(logits.device), reduction="sum")
         total += float(loss)
     return total
 
@@ -149,7 +151,8 @@ class _TokenChooser:
         """Return the token after a final state, the ``index``-th after the prompt."""
         if self._following is not None:
             return self._following[index]
-        logits = self._head(state[None])[0].float()
+        # Draws are made on the CPU, whose generator is the same everywhere.
+        logits = self._head(state[None])[0].float().cpu()
         if self._ignore_eos:
             logits[self._ends] = -torch.inf
         if self._temperature is None:

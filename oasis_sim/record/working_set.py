@@ -80,9 +80,9 @@ def attended_blocks(orders: Tensor, positions: Tensor, rule: WorkingSetRule) -> 
     taken = candidate & (candidate.cumsum(dim=-1) <= rule.chosen_blocks)
     rows, heads, blocks = orders.shape
     # Column N takes what is not chosen; it is overwritten by the newest blocks below.
-    chosen = torch.zeros(rows, heads, blocks + 1, dtype=torch.bool)
+    chosen = torch.zeros(rows, heads, blocks + 1, dtype=torch.bool, device=orders.device)
     chosen.scatter_(2, torch.where(taken, orders, blocks), True)
     chosen[:, :, blocks] = False
-    ids = torch.arange(blocks + 1)
+    ids = torch.arange(blocks + 1, device=orders.device)
     always = (ids[None, :] < rule.sink_blocks) | (ids[None, :] >= newest[:, None])
     return chosen | always[:, None, :]

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oasis_sim.errors import InputError, UsageError
+from oasis_sim.errors import GpuUnavailable, InputError, UsageError
 from oasis_sim.record import Prompt, RecordOptions, load_recorded_model, record
-from oasis_sim.record.backend import check_attention, require_backend
+from oasis_sim.record.backend import require_backend
+from oasis_sim.record.supported import check_attention
 
 torch = pytest.importorskip("torch", reason="recording needs the extra 'record'")
 
@@ -108,10 +109,13 @@ def test_what_is_no_model_is_refused(tmp_path):
     ("config", "problem"),
     [
         ("{", "not valid JSON"),
-        ("[]", "not supported"),
+        ("[]", "names no model type"),
         ('{"model_type": "deepseek_v3", "kv_lora_rank": 512}', "latent attention"),
         ('{"model_type": "t5", "is_encoder_decoder": true}', "encoder-decoder"),
-        ('{"model_type": "mamba"}', "'mamba' is not supported"),
+        ('{"model_type": "gemma2", "attn_logit_softcapping": 50.0}', "caps its attention"),
+        ('{"model_type": "llama4", "text_config": {"attention_chunk_size": 8192}}', "chunks"),
+        ('{"model_type": "gemma3n", "num_kv_shared_layers": 10}', "share keys and values"),
+        ('{"model_type": "qwen3_next", "layer_types": ["linear_attention"]}', "linear_attention"),
         ('{"model_type": "llama"}', "no .safetensors"),
     ],
 )
@@ -157,10 +161,22 @@ def test_missing_packages_are_named_with_the_extra(monkeypatch):
         require_backend(gguf=False)
 
 
-def test_attention_check_accepts_every_supported_type():
-    """A plain configuration of a supported type passes."""
-    for kind in ("llama", "mistral", "qwen2", "qwen3", "smollm3"):
-        check_attention({"model_type": kind, "kv_lora_rank": None}, "here")
+def test_attention_check_wants_attention_heads():
+    """A whole configuration passes with attention heads and fails without (state-space models)."""
+    facts = {"model_type": "llama", "kv_lora_rank": None, "num_attention_heads": 4}
+    check_attention(facts, "here")
+    check_attention({"model_type": "gemma3", "text_config": facts}, "here")
+    with pytest.raises(InputError, match="no attention heads"):
+        check_attention({"model_type": "mamba", "state_size": 16}, "here")
+
+
+def test_devices_are_checked(model_folder):
+    """What is no device is an InputError; a GPU that is not there ends with exit code 5."""
+    for device in ("tpu", "cuda:", "cuda:1x", ""):
+        with pytest.raises(InputError, match="unknown device"):
+            load_recorded_model(model_folder("llama"), device=device)
+    with pytest.raises(GpuUnavailable, match="cuda:999"):
+        load_recorded_model(model_folder("llama"), device="cuda:999")
 
 
 def test_chunks_do_not_change_the_trace(tiny_model, tiny_prompt):
