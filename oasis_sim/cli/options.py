@@ -21,6 +21,16 @@ ENGINES = ("roofline", "vllm", "gpu_exec")
 PREDICTORS = ("draft", "previous", "current", "oracle")
 FORMATS = ("table", "json", "csv")
 WORKLOAD_FORMATS = ("mooncake", "azure", "burstgpt", "vidur", "bailian", "csv")
+MACHINE_OPTIONS = (
+    "profile",
+    "engine",
+    "model",
+    "tp",
+    "host_bytes",
+    "hbm_bytes",
+    "host_link",
+    "seed",
+)
 MOST_TOKENS = 2**31 - 1
 MOST_REQUESTS = 10_000_000
 
@@ -32,7 +42,15 @@ SCHEME_PARTS = {
     "block_size": "block_tokens",
     "evict": "evict",
 }
-LOAD_OPTIONS = ("workload", "workload_format", "rate", "requests", "context", "output_tokens")
+LOAD_OPTIONS = (
+    "workload",
+    "workload_format",
+    "every",
+    "rate",
+    "requests",
+    "context",
+    "output_tokens",
+)
 
 
 class FiniteNumber(click.FloatRange):
@@ -121,6 +139,11 @@ SCENARIO_OPTIONS = (
     click.option(
         "--workload-format", type=click.Choice(WORKLOAD_FORMATS), help="Format of that file."
     ),
+    click.option(
+        "--every",
+        type=click.IntRange(1, MOST_REQUESTS),
+        help="Every n-th request of that file: what one of n replicas sees.",
+    ),
     click.option("--tp", type=click.IntRange(1, 1024), help="GPUs per model.  [default: 1]"),
     click.option(
         "--host-memory",
@@ -128,6 +151,20 @@ SCENARIO_OPTIONS = (
         callback=size_in_bytes,
         metavar="SIZE",
         help="Host memory for KV per GPU, such as '400 GiB'.  [default: the profile's]",
+    ),
+    click.option(
+        "--hbm-memory",
+        "hbm_bytes",
+        callback=size_in_bytes,
+        metavar="SIZE",
+        help="Memory of one GPU as measured, such as '79 GiB'.  [default: the profile's]",
+    ),
+    click.option(
+        "--pcie",
+        "host_link",
+        metavar="4|5|6|RATE",
+        help="Link to host memory: PCIe x16 of a generation, or the measured rate of a large "
+        "copy, such as '52 GB/s'.  [default: the profile's]",
     ),
     click.option("--seed", type=click.IntRange(0, 2**32 - 1), help="Seed.  [default: 0]"),
     click.option(
@@ -179,11 +216,7 @@ def spec_from(values: Mapping[str, Any], base: ScenarioSpec | None = None) -> Sc
     concurrency = _concurrency_from(values, start, load)
     if base is None and load.kind == "closed_loop" and values["requests"] is None and concurrency:
         load = replace(load, requests=2 * concurrency)
-    names = {
-        key: values[key]
-        for key in ("profile", "engine", "model", "tp", "host_bytes", "seed")
-        if values[key] is not None
-    }
+    names = {key: values[key] for key in MACHINE_OPTIONS if values[key] is not None}
     return replace(
         start,
         **names,
@@ -199,6 +232,8 @@ def spec_from(values: Mapping[str, Any], base: ScenarioSpec | None = None) -> Sc
 def overridden_inputs(values: Mapping[str, Any]) -> set[str]:
     """Return the kinds of input that options replace: they need not be as in a config file."""
     replaced = {name for name in ("profile", "model", "trace") if values[name]}
+    if values["hbm_bytes"] is not None or values["host_link"] is not None:
+        replaced.add("profile")
     if any(values[name] is not None for name in (*LOAD_OPTIONS, "seed")):
         replaced.add("workload")
     return replaced
@@ -226,8 +261,9 @@ def _load_from(values: Mapping[str, Any], base: ScenarioSpec) -> LoadSpec:
         file = old.file
     if file is not None:
         return _file_load(values, old, file)
-    if values["workload_format"] is not None:
-        raise UsageError("--workload-format needs --workload FILE")
+    for option in ("workload_format", "every"):
+        if values[option] is not None:
+            raise UsageError(f"--{option.replace('_', '-')} needs --workload FILE")
     kept = LoadSpec() if old.kind == FILE else old
     rate = kept.rate_per_s if values["rate"] is None else values["rate"]
     return LoadSpec(
@@ -251,7 +287,8 @@ def _file_load(values: Mapping[str, Any], old: LoadSpec, file: str) -> LoadSpec:
         known = ", ".join(WORKLOAD_FORMATS)
         raise UsageError(f"--workload needs --workload-format, one of {known}")
     requests = values["requests"] or (old.requests if old.kind == FILE else None)
-    return LoadSpec(FILE, requests, None, None, file=file, format=file_format)
+    every = values["every"] or old.every
+    return LoadSpec(FILE, requests, None, None, file=file, format=file_format, every=every)
 
 
 def _concurrency_from(values: Mapping[str, Any], base: ScenarioSpec, load: LoadSpec) -> int | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from oasis_sim.plan.sweep import Point
 
 SEVERAL = ","
+IN_BYTES = ("host_bytes", "hbm_bytes")
 
 
 def scenario_parameters() -> dict[str, click.Option]:
@@ -58,7 +59,7 @@ def _text(option: click.Option, values: Mapping[str, Any]) -> str | None:
         return None
     if isinstance(value, tuple):
         return SEVERAL.join(value)
-    return f"{value} B" if option.name == "host_bytes" else str(value)
+    return f"{value} B" if option.name in IN_BYTES else str(value)
 
 
 def points_of(grid: Grid) -> list[Point]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.errors import UsageError
-from oasis_sim.hardware import load_profile
+from oasis_sim.hardware import load_profile, with_capacities
 from oasis_sim.model import load_model
 from oasis_sim.scheme import Scheme, load_scheme
 from oasis_sim.trace import load_trace
@@ -30,7 +30,8 @@ class LoadSpec:
     """Say which requests arrive and when.
 
     `closed_loop`: all wait from the start. `poisson`: random arrivals at `rate_per_s`. `file`:
-    the first `requests` (None: all) rows of a request file in a named format.
+    the first `requests` (None: all) rows of a request file in a named format, of which every
+    `every`-th is kept: what one of so many replicas sees when requests are dealt out in turn.
     """
 
     kind: str = CLOSED_LOOP
@@ -40,13 +41,15 @@ class LoadSpec:
     rate_per_s: float | None = None
     file: str | None = None
     format: str | None = None
+    every: int = 1
 
     def workload(self, seed: int) -> Workload:
         """Make or read the requests."""
         if self.kind == FILE:
             if self.file is None or self.format is None:
                 raise UsageError("a request file needs its format: never guess a unit")
-            return first_requests(load_workload(self.file, self.format), self.requests)
+            whole = first_requests(load_workload(self.file, self.format), self.requests)
+            return every(whole, self.every)
         if self.requests is None or self.context_tokens is None or self.output_tokens is None:
             raise UsageError("made-up requests need a number, context tokens and output tokens")
         sizes = (self.requests, self.context_tokens, self.output_tokens)
@@ -59,7 +62,11 @@ class LoadSpec:
 
 @dataclass(frozen=True)
 class ScenarioSpec:
-    """Name the inputs of a scenario; the defaults are the README's first run."""
+    """Name the inputs of a scenario; the defaults are the README's first run.
+
+    `host_bytes` (host memory for KV, per GPU), `hbm_bytes` (of one GPU) and `host_link` (a PCIe
+    generation or a measured rate) stand in place of what the profile says.
+    """
 
     profile: str = DEFAULT_PROFILE
     engine: str = DEFAULT_ENGINE
@@ -71,12 +78,14 @@ class ScenarioSpec:
     concurrency: int | None = DEFAULT_CONCURRENCY
     tp: int = 1
     host_bytes: int | None = None
+    hbm_bytes: int | None = None
+    host_link: str | None = None
     seed: int = 0
     max_steps: int | None = None
 
     def scenario(self) -> Scenario:
         """Load every input; raise InputError or UsageError for the first that cannot be used."""
-        profile = load_profile(self.profile)
+        profile = with_capacities(load_profile(self.profile), self.hbm_bytes, self.host_link)
         profile.engine(self.engine)
         return Scenario(
             profile=profile,
@@ -106,4 +115,16 @@ def first_requests(workload: Workload, limit: int | None) -> Workload:
         arrival_ps=workload.arrival_ps[:limit],
         prompt_tokens=workload.prompt_tokens[:limit],
         output_tokens=workload.output_tokens[:limit],
+    )
+
+
+def every(workload: Workload, step: int) -> Workload:
+    """Return every `step`-th request of a workload, from the first on."""
+    if step == 1:
+        return workload
+    return replace(
+        workload,
+        arrival_ps=workload.arrival_ps[::step],
+        prompt_tokens=workload.prompt_tokens[::step],
+        output_tokens=workload.output_tokens[::step],
     )

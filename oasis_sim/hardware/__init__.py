@@ -2,6 +2,7 @@
 
 from oasis_sim.curve import Curve
 from oasis_sim.hardware.load import load_profile, read_profile
+from oasis_sim.hardware.override import with_capacities
 from oasis_sim.hardware.profile import (
     EngineCosts,
     Gpu,
@@ -29,4 +30,5 @@ __all__ = [
     "Transport",
     "load_profile",
     "read_profile",
+    "with_capacities",
 ]

@@ -10,7 +10,7 @@ from oasis_sim.workload import Workload
 
 _SMALLEST_LOAD = LoadSpec(requests=1, context_tokens=1, output_tokens=1)
 
-_Machine = tuple[str, str, str, bool, tuple[str, ...]]
+_Machine = tuple[str, str, str, bool, tuple[str, ...], int | None, str | None]
 
 
 @dataclass
@@ -22,7 +22,10 @@ class Inputs:
 
     def scenario(self, spec: ScenarioSpec) -> Scenario:
         """Return what `spec.scenario()` returns, from what is loaded already where possible."""
-        machine = (spec.profile, spec.engine, spec.model, spec.scheme.selects, spec.traces)
+        machine = (
+            *(spec.profile, spec.engine, spec.model, spec.scheme.selects, spec.traces),
+            *(spec.hbm_bytes, spec.host_link),
+        )
         if machine not in self._scenarios:
             self._scenarios[machine] = replace(spec, load=_SMALLEST_LOAD).scenario()
         return replace(

@@ -68,6 +68,7 @@ def write_config(spec: ScenarioSpec, scenario: Scenario) -> str:
     loads: dict[str, Any] = {"kind": load.kind, "requests": load.requests}
     if load.kind == FILE:
         loads |= {"file": load.file, "format": load.format}
+        loads |= {"every": load.every} if load.every != 1 else {}
     else:
         loads |= {"context_tokens": load.context_tokens, "output_tokens": load.output_tokens}
     if load.rate_per_s is not None:
@@ -84,6 +85,8 @@ def write_config(spec: ScenarioSpec, scenario: Scenario) -> str:
         "concurrency": spec.concurrency,
         "tp": spec.tp,
         "host_bytes": spec.host_bytes,
+        "hbm_bytes": spec.hbm_bytes,
+        "host_link": spec.host_link,
         "seed": spec.seed,
         "max_steps": spec.max_steps,
         "scheme": spec.scheme.to_config(),
@@ -111,6 +114,8 @@ def read_config(path: str | Path) -> Config:
         concurrency=_read_concurrency(fields, document, load),
         tp=fields.integer("tp", defaults.tp, low=1, high=1024),
         host_bytes=_optional(fields, "host_bytes", low=0),
+        hbm_bytes=_optional(fields, "hbm_bytes", low=1),
+        host_link=fields.text("host_link") if fields.has("host_link") else None,
         seed=fields.integer("seed", defaults.seed, high=2**32 - 1),
         max_steps=_optional(fields, "max_steps", low=1, high=LARGEST_TOKENS),
     )
@@ -175,7 +180,13 @@ def _read_load(fields: Fields) -> LoadSpec:
     requests = _optional(child, "requests", low=1, high=LARGEST_REQUESTS)
     if kind == FILE:
         return LoadSpec(
-            kind, requests, None, None, file=child.text("file"), format=child.text("format")
+            kind,
+            requests,
+            None,
+            None,
+            file=child.text("file"),
+            format=child.text("format"),
+            every=child.integer("every", 1, low=1, high=LARGEST_REQUESTS),
         )
     return LoadSpec(
         kind,

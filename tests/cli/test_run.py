@@ -178,6 +178,27 @@ def test_a_request_file_run_again_gives_the_same_bytes(beside: Path) -> None:
     assert summary["scenario"]["workload"]["prompt_tokens"]["max"] == 300
 
 
+def test_capacities_and_a_replicas_share_are_part_of_the_scenario(beside: Path) -> None:
+    """HBM, link and share of a file are in config.yaml, and every third request is what is run."""
+    rows = [f"{number},{100 + number},5" for number in range(7)]
+    (beside / "day.csv").write_text("\n".join(["arrival_s,prompt_tokens,output_tokens", *rows]))
+    load = ["--workload", "day.csv", "--workload-format", "csv", "--every", "3"]
+    capacities = ["--hbm-memory", "60 GiB", "--host-memory", "9 GB", "--pcie", "40 GB/s"]
+    arguments = ["run", "--trace", "small.npz", "--budget", "64", *load, *capacities]
+    assert main([*arguments, "--out", "one"]) == 0
+    assert main(["run", "--config", "one/config.yaml", "--out", "two"]) == 0
+    assert content_of(beside / "one") == content_of(beside / "two")
+    summary = json.loads((beside / "one" / "summary.json").read_text())
+    assert [100, 106, 3] == [
+        summary["scenario"]["workload"]["prompt_tokens"]["min"],
+        summary["scenario"]["workload"]["prompt_tokens"]["max"],
+        summary["requests"]["arrived"],
+    ]
+    tiers = summary["tiers"]
+    assert [60 * 2**30, 9 * 10**9] == [tiers[name]["capacity_bytes"] for name in ("hbm", "host")]
+    assert pytest.approx(40) == summary["links"]["pcie_d2h"]["limit_gb_per_s"]
+
+
 def test_options_on_top_of_a_config_change_the_run(beside: Path) -> None:
     """A config is a starting point."""
     assert small_run("--out", "one") == 0
