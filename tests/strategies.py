@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.scheme import Scheme
 from oasis_sim.trace import NO_BLOCK, AttentionTrace
 from oasis_sim.workload import Workload
+from tests.network.plain_sharing import PlainFlow
 
 # --- traces and residency ---------------------------------------------------------------------
 
@@ -314,3 +316,25 @@ def scenario_specs(draw: st.DrawFn) -> ScenarioSpec:
         seed=draw(st.integers(0, 2**32 - 1)),
         max_steps=draw(st.none() | st.integers(1, 10**9)),
     )
+
+
+# --- networks ---------------------------------------------------------------------------------
+
+
+@st.composite
+def fabric_loads(draw: st.DrawFn) -> tuple[list[PlainFlow], list[int]]:
+    """Draw flows between directed NICs, and the NICs' rates in bytes per second."""
+    nodes = draw(st.integers(1, 4))
+    rates = draw(st.lists(st.integers(10**8, 10**11), min_size=2 * nodes, max_size=2 * nodes))
+    ends = st.integers(0, nodes - 1)
+    flows = st.builds(
+        lambda out, into, left, limit, start: PlainFlow(
+            (2 * out, 2 * into + 1), Fraction(left), Fraction(limit, 10**12), start
+        ),
+        ends,
+        ends,
+        st.integers(1, 10**7),
+        st.integers(10**7, 10**11),
+        st.integers(0, 10**9),
+    )
+    return draw(st.lists(flows, min_size=1, max_size=12)), rates

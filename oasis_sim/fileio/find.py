@@ -38,11 +38,18 @@ _SHELVES: dict[str, _Shelf] = {
     "scheme": _Shelf(
         "scheme", "oasis_sim.scheme", "presets", (".yaml", ".yml"), "oasis-sim schemes"
     ),
+    "network": _Shelf(
+        "network profile",
+        "oasis_sim.network",
+        "presets",
+        (".yaml", ".yml"),
+        "oasis-sim networks",
+    ),
 }
 
 
 def find_input(name: str, kind: str) -> Path:
-    """Return the path of an input of a kind: ``profile``, ``trace``, ``model`` or ``scheme``.
+    """Return the path of an input of a kind, such as ``profile``, ``trace`` or ``network``.
 
     A name with a path separator is a path. Otherwise a file of that name in the current
     directory comes first, then the shipped data; both also find the name with the kind's

@@ -23,6 +23,7 @@ RANKS = {
     "fileio": 1,
     "hardware": 2,
     "model": 2,
+    "network": 2,
     "scheme": 2,
     "trace": 2,
     "workload": 2,
