@@ -56,19 +56,18 @@ def profile_yaml(
         _sourced("usable_bandwidth", f"{_n(usable)} B/s", pcie_source),
         _sourced("latency", f"{base.pcie.latency_ps} ps", base.sources["pcie.latency"]),
     ]
-    for section in ("nvlink", "network"):
-        link = getattr(base, section)
+    if base.nvlink is not None:
         lines += [
-            f"{section}:",
+            "nvlink:",
             _sourced(
-                "bandwidth", f"{_n(link.bytes_per_s)} B/s", base.sources[f"{section}.bandwidth"]
+                "bandwidth", f"{_n(base.nvlink.bytes_per_s)} B/s", base.sources["nvlink.bandwidth"]
             ),
             _sourced(
                 "usable_bandwidth",
-                f"{_n(link.usable_bytes_per_s)} B/s",
-                base.sources[f"{section}.usable_bandwidth"],
+                f"{_n(base.nvlink.usable_bytes_per_s)} B/s",
+                base.sources["nvlink.usable_bandwidth"],
             ),
-            _sourced("latency", f"{link.latency_ps} ps", base.sources[f"{section}.latency"]),
+            _sourced("latency", f"{base.nvlink.latency_ps} ps", base.sources["nvlink.latency"]),
         ]
     lines += [
         "host:",

@@ -1,4 +1,4 @@
-"""`oasis-sim profiles`, `models`, `schemes`: list what is built in, show one in full."""
+"""`oasis-sim profiles`, `networks`, `models`, `schemes`: what is built in, one of them in full."""
 
 from __future__ import annotations
 
@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oasis_sim.cli.options import format_option
-from oasis_sim.units import format_bandwidth, format_bytes, format_flops
+from oasis_sim.units import KIB, MIB, format_bandwidth, format_bytes, format_flops, format_time
 
 if TYPE_CHECKING:
     from oasis_sim.scheme import Scheme
     from oasis_sim.scheme.explain import Explanation
 
 Entry = Mapping[str, Any]
+
+LISTED_SIZES = (4 * KIB, 64 * KIB, 256 * KIB)
+"""Descriptors for which the list of networks gives the rate of one transfer,"""
+LISTED_BYTES = 256 * MIB
+"""and the size of that transfer."""
 
 
 @click.group(invoke_without_command=True)
@@ -39,6 +44,27 @@ def show_profile(name: str, output_format: str) -> None:
     from oasis_sim.hardware import load_profile
 
     print_entry(plain_value(load_profile(name)), output_format)
+
+
+@click.group(invoke_without_command=True)
+@format_option
+@click.pass_context
+def networks(context: click.Context, output_format: str) -> None:
+    """List the network profiles, or `show NAME` one with the source of each number."""
+    from oasis_sim.fileio import shipped_inputs
+
+    if context.invoked_subcommand is None:
+        print_entries([network_entry(name) for name in shipped_inputs("network")], output_format)
+
+
+@networks.command("show")
+@click.argument("name")
+@format_option
+def show_network(name: str, output_format: str) -> None:
+    """Show a network profile, built in or a file."""
+    from oasis_sim.network import load_network
+
+    print_entry(plain_value(load_network(name)), output_format)
 
 
 @click.group(invoke_without_command=True)
@@ -136,6 +162,26 @@ def profile_entry(name: str) -> Entry:
         "pcie": format_bandwidth(profile.pcie.bytes_per_s),
         "host_kv": format_bytes(profile.host.kv_bytes, binary=True),
         "engines": ", ".join(sorted(profile.engines)),
+    }
+
+
+def network_entry(name: str) -> Entry:
+    """Return the line of a network profile in the list."""
+    from oasis_sim.network import Transfer, load_network
+
+    network = load_network(name)
+    rates = {
+        f"{size // KIB} KiB": network.bytes_per_s(Transfer.of(LISTED_BYTES // size, size))
+        for size in LISTED_SIZES
+    }
+    return {
+        "name": name,
+        "title": network.title,
+        "origin": network.origin,
+        "bandwidth": format_bandwidth(network.node_bytes_per_s),
+        **{size: format_bandwidth(rate) for size, rate in rates.items()},
+        "latency": format_time(network.latency_ps),
+        "remote": format_bytes(network.remote_bytes, binary=True),
     }
 
 

@@ -44,6 +44,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "calibrate": ("oasis_sim.cli.measure:calibrate", "Measure a GPU and write its profile."),
         "validate": ("oasis_sim.cli.measure:validate", "Compare simulated with measured times."),
         "profiles": ("oasis_sim.cli.catalogue:profiles", "List or show hardware profiles."),
+        "networks": ("oasis_sim.cli.catalogue:networks", "List or show network profiles."),
         "models": ("oasis_sim.cli.catalogue:models", "List or show models."),
         "schemes": ("oasis_sim.cli.catalogue:schemes", "List or show KV cache schemes."),
         "doctor": ("oasis_sim.cli.gpu:doctor", "Say what this machine can do."),

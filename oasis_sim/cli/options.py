@@ -194,6 +194,17 @@ def output_options(command: Command) -> Command:
     return format_option(command)
 
 
+def network_option(default: str | None) -> Callable[[Command], Command]:
+    """Make `--network`."""
+    return click.option(
+        "--network",
+        metavar="NAME|FILE",
+        default=default,
+        show_default=default is not None,
+        help="Network between nodes, one of 'networks'.",
+    )
+
+
 def format_option(command: Command) -> Command:
     """Add `--format`."""
     return click.option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oasis_sim.cli.options import TOKENS, output_options
+from oasis_sim.cli.options import TOKENS, network_option, output_options
 from oasis_sim.cli.paper import HELP, Command, engine_option, profile_option
 from oasis_sim.cli.terminal import note, simulation_bar
 
@@ -59,6 +59,7 @@ def model_options(command: Command) -> Command:
     multiple=True,
     help="Count the blocks that this trace moves.  [default: the scheme's cap]",
 )
+@network_option("roce-400")
 @output_options
 def roofline(
     profile: str,
@@ -67,6 +68,7 @@ def roofline(
     tp: int,
     schemes: Sequence[str],
     trace: Sequence[str],
+    network: str,
     output_format: str,
     quiet: bool,
 ) -> None:
@@ -77,12 +79,20 @@ def roofline(
     """
     from oasis_sim.hardware import load_profile
     from oasis_sim.model import load_model
+    from oasis_sim.network import load_network
     from oasis_sim.paper.present import write_rows_under
     from oasis_sim.paper.roofline import RooflineCase
     from oasis_sim.paper.roofline import roofline as roofs
     from oasis_sim.scheme import load_scheme
 
-    case = RooflineCase(load_profile(profile), load_model(model), context, tp, load_traces(trace))
+    case = RooflineCase(
+        load_profile(profile),
+        load_model(model),
+        context,
+        load_network(network),
+        tp,
+        load_traces(trace),
+    )
     found = [roofs(case, load_scheme(name)) for name in schemes]
     rows = [row for each in found for row in each.rows()]
     heading = {
@@ -91,6 +101,7 @@ def roofline(
         "model": case.model.name,
         "context_tokens": context,
         "tp": tp,
+        "network": case.network.name,
     }
     write_rows_under(heading, rows, output_format, sys.stdout)
     moved = "moved by the trace" if trace else "at the scheme's cap, the most that it moves"

@@ -139,7 +139,7 @@ class CostModel:
         if tp == 1 or rows == 0:
             return 0
         payload = 2 * (tp - 1) / tp * rows * self.share.model.hidden * BYTES_PER_ELEMENT
-        once = payload / self.profile.nvlink.usable_bytes_per_s
+        once = payload / self.profile.gpu_link.usable_bytes_per_s
         return 2 * (self.costs.collective_ps + round(once * PS_PER_S))
 
     def draft_ps(self, rows: int, context_tokens: int) -> int:

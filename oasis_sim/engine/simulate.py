@@ -65,6 +65,8 @@ def _check(scenario: Scenario) -> None:
         raise UsageError("the workload holds no request")
     if tp > 1 and not scenario.profile.engine(scenario.engine_name).tensor_parallel:
         raise RunFailed(f"engine {scenario.engine_name} runs on one GPU, not with tp={tp}")
+    if tp > 1:
+        scenario.profile.gpu_link  # noqa: B018 - refuses a profile without one
     if scenario.scheme.selects and not scenario.traces:
         raise UsageError(
             f"scheme {scenario.scheme.name} needs an attention trace (--trace aime.jsonl)"

@@ -32,8 +32,10 @@ def read_profile(path: Path) -> HardwareProfile:
     limits = SourcedFields(top)
     gpu = _read_gpu(limits.child("gpu"))
     pcie = _read_link(limits.child("pcie"))
-    nvlink = _read_link(limits.child("nvlink"))
-    network = _read_link(limits.child("network"))
+    nvlink = _read_link(limits.child("nvlink")) if top.has("nvlink") else None
+    if top.has("network"):
+        fix = "remove it and name a network where one is used (--network)"
+        top.mistake("network", "is no part of a hardware profile", fix, None)
     host = _read_host(limits.child("host"))
     name = top.text("name")
     origin = top.text("origin", choices=ORIGINS)
@@ -63,7 +65,6 @@ def read_profile(path: Path) -> HardwareProfile:
         gpu=gpu,
         pcie=pcie,
         nvlink=nvlink,
-        network=network,
         host=host,
         engines=engines,
         sources=limits.sources,

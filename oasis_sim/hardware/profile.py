@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oasis_sim.curve import Curve
-from oasis_sim.errors import UsageError
+from oasis_sim.errors import InputError, UsageError
 
 
 @dataclass(frozen=True)
@@ -168,18 +168,30 @@ class EngineCosts:
 class HardwareProfile:
     """Collect the tiers of one machine (per GPU) and the engines known on it.
 
-    `sources` maps the path of each number ("gpu.hbm_bandwidth") to where it comes from.
+    `sources` maps the path of each number ("gpu.hbm_bandwidth") to where it comes from. Without
+    `nvlink` a GPU has no link to another one. The network between hosts is a profile of its own
+    (`oasis_sim.network`).
     """
 
     name: str
     origin: str
     gpu: Gpu
     pcie: Link
-    nvlink: Link
-    network: Link
+    nvlink: Link | None
     host: Host
     engines: Mapping[str, EngineCosts]
     sources: Mapping[str, str]
+
+    @property
+    def gpu_link(self) -> Link:
+        """Return the link between GPUs; raise InputError where the profile has none."""
+        if self.nvlink is None:
+            raise InputError(
+                f"profile {self.name} has no link between GPUs, which tensor parallelism needs",
+                field="nvlink",
+                fix="add the section to a copy of the profile, or use one GPU",
+            )
+        return self.nvlink
 
     def engine(self, name: str) -> EngineCosts:
         """Return the cost model called `name` or raise UsageError."""

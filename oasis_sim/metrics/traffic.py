@@ -19,17 +19,16 @@ def links(result: RunResult) -> dict[str, Any]:
 
     `utilisation` is the mean rate over `limit_gb_per_s`, the rate at which the engine's cost model
     moves the scheme's units over that link; `nominal_gb_per_s` is what the standard promises.
+    Both are None for a network that the scenario does not name.
     """
     scenario, steps = result.scenario, result.steps
-    pcie, network = scenario.profile.pcie, scenario.profile.network
+    pcie = scenario.profile.pcie
     gather = PS_PER_S / cost_model(scenario).transfer_ps_per_byte()
     busy_ps = int((steps.end_ps - steps.start_ps).sum())
     return {
         "pcie_h2d": _link(steps.h2d_bytes, busy_ps, gather, pcie.bytes_per_s),
         "pcie_d2h": _link(steps.d2h_bytes, busy_ps, pcie.usable_bytes_per_s, pcie.bytes_per_s),
-        "network": _link(
-            steps.network_bytes, busy_ps, network.usable_bytes_per_s, network.bytes_per_s
-        ),
+        "network": _link(steps.network_bytes, busy_ps, None, None),
     }
 
 
@@ -41,15 +40,21 @@ def cost_model(scenario: Scenario) -> CostModel:
 
 
 def _link(
-    moved: npt.NDArray[np.int64], busy_ps: int, limit_bytes_per_s: float, nominal: float
+    moved: npt.NDArray[np.int64],
+    busy_ps: int,
+    limit_bytes_per_s: float | None,
+    nominal: float | None,
 ) -> dict[str, float | int | None]:
     total, count = int(moved.sum()), len(moved)
     rate = total * PS_PER_S / busy_ps if busy_ps else None
+    share = None if rate is None or limit_bytes_per_s is None else rate / limit_bytes_per_s
     return {
         "bytes_per_step_mean": significant(total / count) if count else None,
         "gb_per_s_mean": None if rate is None else significant(rate / GB),
-        "utilisation": None if rate is None else significant(rate / limit_bytes_per_s),
-        "limit_gb_per_s": significant(limit_bytes_per_s / GB),
-        "nominal_gb_per_s": significant(nominal / GB),
+        "utilisation": None if share is None else significant(share),
+        "limit_gb_per_s": None
+        if limit_bytes_per_s is None
+        else significant(limit_bytes_per_s / GB),
+        "nominal_gb_per_s": None if nominal is None else significant(nominal / GB),
         "bytes_total": total,
     }

@@ -77,6 +77,11 @@ class NetworkProfile:
         """Return the nominal rate of one rail between two nodes."""
         return min(self.send_bytes_per_s, self.receive_bytes_per_s)
 
+    @property
+    def node_bytes_per_s(self) -> int:
+        """Return the nominal rate of all NICs of a node together, one direction."""
+        return self.nics * self.rail_bytes_per_s
+
     def wire_bytes(self, transfer: Transfer) -> float:
         """Return the bytes that NICs at their nominal rate could send while busy with this."""
         return transfer.total_bytes / self.efficiency.at(transfer.unit_bytes)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oasis_sim.hardware import HardwareProfile
+from oasis_sim.network import NetworkProfile, load_network
 from oasis_sim.paper.attention import AttentionModel, load_attention_models
 from oasis_sim.paper.comparison import Comparison, Row
 from oasis_sim.scheme import load_scheme
@@ -19,6 +20,7 @@ NAME = "fig1"
 TITLE = "Figure 1: Token-KV intensity by tier, and what it permits"
 CONTEXT_TOKENS = 32_768
 SCHEMES = ("dense", "oasis")
+NETWORK = "roce-400"
 TIERS = ("hbm", "pcie", "network")
 BATCH = "batch"
 INTENSITY, RATE = "intensity_tokens_per_gb", "output_tokens_per_s_max"
@@ -42,10 +44,11 @@ class Placement:
 def compare(profile: HardwareProfile, context: int = CONTEXT_TOKENS) -> Comparison:
     """Place every model at one context."""
     models = load_attention_models(tuple(load_scheme(name) for name in SCHEMES))
+    network = load_network(NETWORK)
     rows: list[Row] = []
     misfits = []
     for model in models:
-        found = place(profile, model, context)
+        found = place(profile, network, model, context)
         keys = {"model": model.name, "attention": model.attention, "system": model.system}
         extra = {"gpus": model.gpus}
         for tier in TIERS:
@@ -55,18 +58,20 @@ def compare(profile: HardwareProfile, context: int = CONTEXT_TOKENS) -> Comparis
         rows.append(Row({**keys, "roof": BATCH}, RATE, "tok/s", None, found.rates[BATCH], extra))
         if found.rates[BATCH] is None:
             misfits.append(f"{model.name} does not fit {model.gpus} x {profile.name}")
-    title = f"{TITLE} ({context:,} tokens, {profile.name})"
+    title = f"{TITLE} ({context:,} tokens, {profile.name}, {network.name})"
     return Comparison(NAME, title, tuple(rows), (*NOTES, *dict.fromkeys(misfits)))
 
 
-def place(profile: HardwareProfile, model: AttentionModel, context: int) -> Placement:
+def place(
+    profile: HardwareProfile, network: NetworkProfile, model: AttentionModel, context: int
+) -> Placement:
     """Compute intensities in tokens per GB, and roofs in tokens per second of all GPUs."""
     moved = model.moved_bytes(context)
     sizes = {"hbm": model.read_bytes(context), "pcie": moved, "network": moved}
     bandwidths = {
         "hbm": profile.gpu.hbm_bytes_per_s,
         "pcie": profile.pcie.bytes_per_s,
-        "network": profile.network.bytes_per_s,
+        "network": network.node_bytes_per_s,
     }
     intensities = {tier: GB / size if size else None for tier, size in sizes.items()}
     rates: dict[str, float | None] = {

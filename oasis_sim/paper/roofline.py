@@ -19,6 +19,7 @@ from oasis_sim.engine.walks import build_walks
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import HardwareProfile
 from oasis_sim.model import ModelShape
+from oasis_sim.network import NetworkProfile
 from oasis_sim.scheme import Scheme
 from oasis_sim.trace import AttentionTrace
 from oasis_sim.units import GB
@@ -115,11 +116,15 @@ class Roofline:
 
 @dataclass(frozen=True, eq=False)
 class RooflineCase:
-    """Name what the roofs are computed for; `traces` give the blocks that move."""
+    """Name what the roofs are computed for; `traces` give the blocks that move.
+
+    Each GPU has a node's network to itself.
+    """
 
     profile: HardwareProfile
     model: ModelShape
     context_tokens: int
+    network: NetworkProfile
     tp: int = 1
     traces: tuple[AttentionTrace, ...] = ()
     drafter: str | None = None
@@ -149,7 +154,7 @@ def roofline(case: RooflineCase, scheme: Scheme) -> Roofline:
     bandwidths = (case.profile.gpu.hbm_bytes_per_s, case.profile.pcie.bytes_per_s)
     hbm = Tier("hbm", read_bytes_per_token(cost, context), bandwidths[0])
     pcie = Tier("pcie", moved, bandwidths[1])
-    network = Tier("network", moved, case.profile.network.bytes_per_s)
+    network = Tier("network", moved, case.network.node_bytes_per_s)
     tpot_min_s = _tpot_min_s(cost, batch)
     return Roofline(scheme.name, (hbm, pcie, network), request, batch, tpot_min_s)
 

@@ -11,7 +11,7 @@ import pytest
 
 from oasis_sim.cli.main import main
 
-NOUNS = {"profiles": "h100", "models": "qwen3-8b", "schemes": "oasis"}
+NOUNS = {"profiles": "h100", "networks": "roce-400", "models": "qwen3-8b", "schemes": "oasis"}
 
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -10,6 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oasis_sim.cli.main import main
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.fileio import shipped_inputs
 from oasis_sim.hardware import Curve, load_profile, read_profile
@@ -73,6 +74,27 @@ def test_unknown_engine_and_transport_name_the_known_ones() -> None:
         profile.engine("vllm").transport("pigeon")
 
 
+def test_a_profile_of_one_gpu_needs_no_link_to_another(tmp_path: Path) -> None:
+    """Without `nvlink` the profile reads; only what needs the link is refused, with the field."""
+    profile = read_profile(edited(tmp_path, nvlink=None))
+    assert profile.nvlink is None
+    with pytest.raises(InputError, match="nvlink: profile h100 has no link between GPUs") as caught:
+        profile.gpu_link  # noqa: B018 - asking for it is the test
+    assert 3 == caught.value.exit_code
+
+
+def test_only_a_run_on_several_gpus_needs_the_link(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One GPU runs; two are refused before anything is simulated."""
+    name = str(edited(tmp_path, nvlink=None))
+    options = ("--profile", name, "--scheme", "dense", "--requests", "1", "--output-tokens", "2")
+    assert 0 == main(["run", *options, "--out", str(tmp_path / "one"), "--quiet"])
+    assert 3 == main(["run", *options, "--out", str(tmp_path / "two"), "--tp", "2"])
+    assert "nvlink" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
@@ -83,6 +105,8 @@ def test_unknown_engine_and_transport_name_the_known_ones() -> None:
         ("gpu__sms__value", -1, "out of range"),
         ("pcie__usable_bandwidth__value", "65 GB/s", "exceeds the bandwidth"),
         ("pcie__colour", "red", "not a known key"),
+        ("nvlink__latency", None, "nvlink.latency: is missing"),
+        ("network", {"bandwidth": "1 GB/s"}, "(--network)"),
         ("schema_version", 2, "out of range"),
         ("origin", "hearsay", "use one of"),
         ("engines__vllm__hbm_share", 1.5, "out of range"),
@@ -113,7 +137,7 @@ def test_mistakes_are_named(tmp_path: Path, key: str, value: object, words: str)
         ("pcie__bandwidth__value", "1 kB/s", "use 1 MB/s to 1 PB/s"),
         ("pcie__usable_bandwidth__value", "0 GB/s", "use 1 MB/s to 1 PB/s"),
         ("nvlink__bandwidth__value", "0 Gbit/s", "use 1 MB/s to 1 PB/s"),
-        ("network__latency__value", "1 h", "use 0 ps to 1 s"),
+        ("nvlink__latency__value", "1 h", "use 0 ps to 1 s"),
         ("host__dram_bandwidth_per_gpu__value", "0 B/s", "use 1 MB/s to 1 PB/s"),
         ("engines__vllm__launch__gap", "1 h", "use 0 ps to 10 ms"),
         ("engines__vllm__launch__step", "2000 h", "use 0 ps to 10 s"),

@@ -8,6 +8,7 @@ from oasis_sim.errors import InputError
 from oasis_sim.fileio import loads_yaml
 from oasis_sim.hardware import load_profile
 from oasis_sim.model import load_model
+from oasis_sim.network import load_network
 from oasis_sim.paper import fig1
 from oasis_sim.paper.attention import (
     AttentionModel,
@@ -55,7 +56,9 @@ def test_index_keys_and_state() -> None:
 def test_agrees_with_the_roofline_of_the_engine(scheme: str) -> None:
     """For grouped queries the bytes are those of the command `roofline`."""
     model = models()["qwen3-8b", scheme]
-    case = RooflineCase(load_profile("h100"), load_model("qwen3-8b"), CONTEXT)
+    case = RooflineCase(
+        load_profile("h100"), load_model("qwen3-8b"), CONTEXT, load_network(fig1.NETWORK)
+    )
     tiers = {tier.name: tier for tier in roofline(case, load_scheme(scheme)).tiers}
     assert model.read_bytes(CONTEXT) == pytest.approx(tiers["hbm"].kv_bytes_per_token)
     if scheme == "oasis":
@@ -98,7 +101,7 @@ def test_a_rate_is_intensity_times_bandwidth() -> None:
     bandwidth = {
         "hbm": profile.gpu.hbm_bytes_per_s,
         "pcie": profile.pcie.bytes_per_s,
-        "network": profile.network.bytes_per_s,
+        "network": load_network(fig1.NETWORK).node_bytes_per_s,
     }
     permitted = rates("deepseek-v3", "native", fig1.RATE)
     for tier, intensity in rates("deepseek-v3", "native", fig1.INTENSITY).items():

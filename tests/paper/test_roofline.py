@@ -13,6 +13,7 @@ from oasis_sim.engine import Scenario, simulate
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import HardwareProfile, load_profile
 from oasis_sim.model import ModelShape, load_model
+from oasis_sim.network import load_network
 from oasis_sim.paper.roofline import Roofline, RooflineCase, roofline
 from oasis_sim.scheme import Scheme, load_scheme
 from oasis_sim.workload import closed_loop
@@ -42,7 +43,7 @@ def scheme_of(name: str) -> Scheme:
 
 def case(context_tokens: int = 16_384, **changes: object) -> RooflineCase:
     """Return Qwen3-8B on one H100."""
-    found = RooflineCase(h100(), qwen3_8b(), context_tokens)
+    found = RooflineCase(h100(), qwen3_8b(), context_tokens, load_network("roce-400"))
     return replace(found, **changes)
 
 
@@ -91,7 +92,9 @@ def test_the_trace_replaces_the_cap() -> None:
 def test_tensor_parallel_holds_a_head_twice() -> None:
     """Four KV heads on eight GPUs: each GPU reads a quarter of the KV, not an eighth."""
     found = roofline(
-        RooflineCase(load_profile("h100"), load_model("qwen3-235b-a22b"), 16_384, 8),
+        RooflineCase(
+            load_profile("h100"), load_model("qwen3-235b-a22b"), 16_384, load_network("roce-400"), 8
+        ),
         load_scheme("dense"),
     )
     assert found.tiers[0].kv_bytes_per_token == 16_384 * 48_128
