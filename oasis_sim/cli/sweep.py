@@ -16,7 +16,7 @@ from oasis_sim.errors import EXIT_INTERRUPTED
 
 if TYPE_CHECKING:
     from oasis_sim.plan.store import Store
-    from oasis_sim.plan.sweep import Cell, Shard
+    from oasis_sim.plan.sweep import Cell, Runner, Shard
     from oasis_sim.plan.table import Row
 
 SWEEPS = Path("sweeps")
@@ -51,12 +51,21 @@ def read_shard(ctx: click.Context, param: click.Parameter, value: str | None) ->
     "--workers", type=click.IntRange(1, 4096), help="Processes.  [default: one per usable core]"
 )
 @click.option(
+    "--cluster",
+    type=click.Choice(["ray"]),
+    help="Simulate on a Ray cluster: that of RAY_ADDRESS, or one on this machine.",
+)
+@click.option(
     "--shard",
     callback=read_shard,
     metavar="i/n",
     help="Simulate every n-th point, from the i-th on.",
 )
-@click.option("--parquet", is_flag=True, help="Write results.parquet too (needs pyarrow).")
+@click.option(
+    "--parquet/--no-parquet",
+    default=None,
+    help="Write results.parquet too.  [default: where pyarrow is installed]",
+)
 @click.option("--quiet", is_flag=True, help="No progress and notes.")
 @click.option(
     "--format",
@@ -86,10 +95,10 @@ def sweep(grid_file: str | None, vary: Sequence[str], out: str | None, **values:
     shard = Shard(*values["shard"])
     if values["dry_run"]:
         return show(cells, store, values)
-    if values["parquet"]:
-        require_parquet()
+    values["parquet"] = wants_parquet(values["parquet"])
+    run = runner(values)
     with store.opened(grid, alone=shard.count == 1):
-        return work(cells, store, shard, values)
+        return work(cells, store, shard, run, values)
 
 
 def name_of(cells: Sequence[Cell]) -> str:
@@ -99,24 +108,41 @@ def name_of(cells: Sequence[Cell]) -> str:
     return key_of("\n".join(cell.key for cell in cells))[:10]
 
 
-def require_parquet() -> None:
-    """Refuse before the work rather than after it when pyarrow is missing."""
+def wants_parquet(asked: bool | None) -> bool:
+    """Tell whether to write Parquet; refuse before the work, not after it, without pyarrow."""
+    from importlib.util import find_spec
+
     from oasis_sim.plan.table import parquet_bytes
 
-    parquet_bytes([])
+    if asked:
+        parquet_bytes([])
+    return find_spec("pyarrow") is not None if asked is None else asked
 
 
-def work(cells: Sequence[Cell], store: Store, shard: Shard, values: Mapping[str, Any]) -> int:
+def runner(values: Mapping[str, Any]) -> Runner:
+    """Return what does the jobs: processes of this machine, or a Ray cluster."""
+    from functools import partial
+
+    from oasis_sim.plan.cluster import require_ray, run_on_ray
+    from oasis_sim.plan.pool import run_jobs, usable_cores
+
+    if values["cluster"] is None:
+        return partial(run_jobs, workers=values["workers"] or usable_cores())
+    require_ray()
+    return partial(run_on_ray, workers=values["workers"])
+
+
+def work(
+    cells: Sequence[Cell], store: Store, shard: Shard, run: Runner, values: Mapping[str, Any]
+) -> int:
     """Simulate what is missing, write the tables, also when it ends early; show the result."""
-    from oasis_sim.plan.pool import usable_cores
     from oasis_sim.plan.sweep import missing, simulate_cells
 
     todo, quiet = missing(cells, store, shard), values["quiet"]
-    workers = values["workers"] or usable_cores()
     note(f"{len(cells)} points, {len(todo)} to simulate, into {store.path}", quiet)
     try:
         with points_done("simulating", quiet) as progress:
-            simulate_cells(todo, store, workers, progress)
+            simulate_cells(todo, store, run, progress)
     except KeyboardInterrupt:
         kept = write_tables(cells, store, values)
         note(f"interrupted; {kept}; the same command goes on from here")

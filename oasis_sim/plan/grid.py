@@ -23,7 +23,7 @@ MOST_POINTS = 1_000_000
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:([x+])({_NUMBER}))?")
-_PLAIN_NUMBER = re.compile(rf"{_NUMBER}(?:[eE]-?\d+)?")
+PLAIN_NUMBER = re.compile(rf"{_NUMBER}(?:[eE]-?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Grid:
 
 def sort_values(values: Sequence[str]) -> list[str]:
     """Return values once each, spelled one way: numbers first, ascending, then names."""
-    numbers = {Decimal(text) for text in values if _PLAIN_NUMBER.fullmatch(text)}
-    names = {text for text in values if not _PLAIN_NUMBER.fullmatch(text)}
+    numbers = {Decimal(text) for text in values if PLAIN_NUMBER.fullmatch(text)}
+    names = {text for text in values if not PLAIN_NUMBER.fullmatch(text)}
     return [spelled(value) for value in sorted(numbers)] + sorted(names)
 
 

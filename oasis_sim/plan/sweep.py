@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from oasis_sim.engine.spec import ScenarioSpec
 from oasis_sim.errors import InputError, RunFailed
 from oasis_sim.plan.inputs import Inputs
-from oasis_sim.plan.outcome import make_simulator
-from oasis_sim.plan.pool import run_jobs
+from oasis_sim.plan.outcome import Outcome, make_simulator
 from oasis_sim.plan.store import Store, key_of
 from oasis_sim.plan.table import Row
 from oasis_sim.report.config import write_config
 
 Progress = Callable[[int, int], None]
+Simulator = Callable[[ScenarioSpec], Outcome]
+Runner = Callable[
+    [Callable[[], Simulator], Sequence[ScenarioSpec]], Generator[tuple[int, Outcome], None, None]
+]
 
 
 @dataclass(frozen=True)
@@ -66,18 +69,18 @@ def missing(cells: Sequence[Cell], store: Store, shard: Shard) -> list[Cell]:
 
 
 def simulate_cells(
-    cells: Sequence[Cell], store: Store, workers: int, progress: Progress | None
+    cells: Sequence[Cell], store: Store, run: Runner, progress: Progress | None
 ) -> None:
-    """Simulate cells and keep each as it ends.
+    """Simulate cells and keep each as it ends; `run` does the jobs, here or on a cluster.
 
     Raise RunFailed when a result cannot be kept (full disk); what was kept before stays.
     """
     specs = [cell.point.spec for cell in cells]
     started = time.time()
-    with closing(run_jobs(make_simulator, specs, workers)) as results:
+    with closing(run(make_simulator, specs)) as results:
         for done, (index, outcome) in enumerate(results, start=1):
             cell = cells[index]
-            log = f"ended_after_s: {time.time() - started:.3f}\nworkers: {workers}\n"
+            log = f"ended_after_s: {time.time() - started:.3f}\n"
             try:
                 store.save(cell.key, cell.config, outcome, log)
             except (OSError, InputError) as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oasis_sim.errors import UsageError
+from oasis_sim.plan.grid import PLAIN_NUMBER
 from oasis_sim.plan.outcome import Outcome
 from oasis_sim.report.csvfile import flatten, write_rows
 
@@ -33,12 +34,20 @@ class Row:
     def cells(self) -> dict[str, Any]:
         """Return the row by column: the point, what became of it, then every number."""
         refusal = None if self.outcome is None else self.outcome.refusal
-        found: dict[str, Any] = {**self.point, "run": self.key, "status": self.status}
+        found: dict[str, Any] = {name: typed(text) for name, text in self.point.items()}
+        found |= {"run": self.key, "status": self.status}
         found["refusal"] = refusal
         if self.outcome is not None and self.outcome.summary is not None:
             kept = {k: v for k, v in self.outcome.summary.items() if k not in LEFT_OUT}
             found |= dict(flatten(kept))
         return found
+
+
+def typed(text: str | None) -> str | int | float | None:
+    """Return the value of an option as a number where it is one (grids spell them one way)."""
+    if text is None or not PLAIN_NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.isdecimal() else float(text)
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:

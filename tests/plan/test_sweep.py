@@ -207,7 +207,7 @@ def test_what_does_not_fit_is_a_row(beside: Path, capsys: pytest.CaptureFixture[
     assert main(arguments) == 0
     rows = json.loads(capsys.readouterr().out)
     assert 6 == len(rows)
-    assert [None, "0.25", "1"] == [row["fetch_ratio"] for row in rows[:3]]
+    assert [None, 0.25, 1] == [row["fetch_ratio"] for row in rows[:3]]
     assert ["refused"] * 3 + ["done"] * 3 == [row["status"] for row in rows]
     assert "does not fit" in rows[0]["refusal"]
 
@@ -319,6 +319,27 @@ def test_kills_at_random_points(beside: Path, capsys: pytest.CaptureFixture[str]
         assert [] == [path for path in place.rglob("*") if path.name.endswith(".partial")]
 
 
+def test_a_ray_cluster_gives_the_same_bytes(beside: Path) -> None:
+    """CSV and Parquet of a local Ray are those of one process; nothing but the table is printed."""
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    assert sweep("--out", "alone") == 0
+    process = start_sweep("--out", "ray", "--cluster", "ray", "--workers", "2", "--quiet")
+    _, errors = process.communicate(timeout=180)
+    assert (0, "") == (process.returncode, errors)
+    for table in (beside / "alone").glob("results.*"):
+        assert table.read_bytes() == (beside / "ray" / table.name).read_bytes()
+
+
+def test_ray_is_refused_before_the_work(
+    beside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without Ray the sweep says so at once and names the extra."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert 2 == sweep("--out", "a", "--cluster", "ray")
+    assert "oasis-sim[ray]" in capsys.readouterr().err
+    assert not (beside / "a").exists()
+
+
 def double_or_die() -> Any:
     """Return a job that ends its own process when asked to (a worker that is killed)."""
 
@@ -345,6 +366,9 @@ def test_parquet_holds_the_same(beside: Path) -> None:
     assert [list(row) for row in rows] == [list(row) for row in table]
     name = "throughput.output_tokens_per_s"
     assert [float(row[name]) for row in rows] == [row[name] for row in table]
+    assert [0.25] * 3 + [1.0] * 3 == [row["fetch_ratio"] for row in table]
+    assert sweep("--out", "b", "--no-parquet") == 0
+    assert not (beside / "b" / "results.parquet").exists()
 
 
 def test_parquet_is_refused_before_the_work(

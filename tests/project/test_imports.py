@@ -142,7 +142,7 @@ def test_simulator_needs_only_its_dependencies(path: Path) -> None:
     has_torch = any(path.is_relative_to(part) for part in parts_with_torch)
     groups = ("record",) if has_torch else ()
     assert set() == third_party(path, top_level_only=True) - declared(*groups)
-    extras = declared("record", "gpu", "plot", "parquet")
+    extras = declared("record", "gpu", "plot", "parquet", "ray")
     assert set() == third_party(path, top_level_only=False) - extras
 
 
