@@ -23,6 +23,12 @@ from oasis_sim.units import PS_PER_S
 
 NEVER_PS = 2**63 - 1
 """The end of a flow that has no rate."""
+OUT, INTO, END = range(3)
+"""Columns of whole numbers: the NICs that a flow leaves and enters by, and when it ends."""
+LEFT, LIMIT, RATE = range(3)
+"""Columns of reals: bytes left, and bytes per picosecond at most and now."""
+NEW = -1.0
+"""The rate of a flow that has not been given one."""
 _FARTHEST_PS = 2.0**62
 """Some 50 days; a flow that would end later stands still for all purposes."""
 _FIRST_SLOTS = 64
@@ -43,18 +49,16 @@ class FairShare:
         """Start with idle NICs of the given rates."""
         self._nominal = np.array(bytes_per_s, dtype=np.float64) / PS_PER_S
         self._capacity = self._nominal.copy()
-        self._load = np.zeros(len(self._nominal), dtype=np.int64)
+        self._load = [0] * len(bytes_per_s)
         self._now = 0
         self._next = NEVER_PS
         self._stale = False
-        self._count = 0
-        self._active = np.empty(0, dtype=np.int64)
-        self._nic = np.empty((0, 2), dtype=np.int64)
-        self._left = np.empty(0)
-        self._limit = np.empty(0)
-        self._rate = np.empty(0)
-        self._end = np.empty(0, dtype=np.int64)
         self._free: list[int] = []
+        self._place: list[int] = []
+        self._count = 0
+        self._active = np.zeros(0, dtype=np.int64)
+        self._whole = np.zeros((0, 3), dtype=np.int64)
+        self._real = np.zeros((0, 3))
         self._grow(_FIRST_SLOTS)
 
     @property
@@ -70,12 +74,12 @@ class FairShare:
 
     def load(self, nic: int) -> int:
         """Return the number of flows on a directed NIC."""
-        return int(self._load[nic])
+        return self._load[nic]
 
     def rate(self, flow: int) -> float:
         """Return the present rate of a flow in bytes per second."""
         self._refresh()
-        return float(self._rate[flow] * PS_PER_S)
+        return float(self._real[flow, RATE] * PS_PER_S)
 
     def start(
         self, now_ps: int, nics: tuple[int, int], wire_bytes: float, limit_bytes_per_s: float
@@ -83,26 +87,28 @@ class FairShare:
         """Start a flow out of one NIC and into another, at most at its own limit; return it."""
         self._move_to(now_ps)
         if not self._free:
-            self._grow(2 * len(self._left))
+            self._grow(2 * len(self._place))
         flow = self._free.pop()
-        self._nic[flow] = nics
-        self._load[list(nics)] += 1
-        self._left[flow] = wire_bytes
-        self._limit[flow] = limit_bytes_per_s / PS_PER_S
-        self._rate[flow] = -1.0
+        whole, real = self._whole, self._real
+        whole[flow, OUT], whole[flow, INTO] = nics
+        real[flow, LEFT], real[flow, LIMIT] = wire_bytes, limit_bytes_per_s / PS_PER_S
+        real[flow, RATE] = NEW
+        for nic in nics:
+            self._load[nic] += 1
         self._active[self._count] = flow
+        self._place[flow] = self._count
         self._count += 1
         self._stale = True
         return flow
 
     def ended(self, now_ps: int) -> list[int]:
         """Take out the flows that have ended by now; return them in the order of their numbers."""
-        self._refresh()
-        if now_ps < self._next:
+        if now_ps < self.next_ps:
             return []
         self._move_to(now_ps)
         active = self._active[: self._count]
-        over = sorted(active[self._end[active] <= now_ps].tolist())
+        over: list[int] = active[self._whole[active, END] <= now_ps].tolist()
+        over.sort()
         for flow in over:
             self._remove(flow)
         return over
@@ -111,7 +117,7 @@ class FairShare:
         """Take out a flow before its end; return the bytes that it has not sent."""
         self._move_to(now_ps)
         self._remove(flow)
-        return float(self._left[flow])
+        return float(self._real[flow, LEFT])
 
     def set_share(self, now_ps: int, nic: int, share: float) -> None:
         """Let a directed NIC run at a share of its rate from now on; 0 stops it."""
@@ -120,10 +126,13 @@ class FairShare:
         self._stale = True
 
     def _remove(self, flow: int) -> None:
-        place = int(np.flatnonzero(self._active[: self._count] == flow)[0])
+        place = self._place[flow]
         self._count -= 1
-        self._active[place] = self._active[self._count]
-        self._load[self._nic[flow]] -= 1
+        last = int(self._active[self._count])
+        self._active[place] = last
+        self._place[last] = place
+        for nic in self._whole[flow, : INTO + 1].tolist():
+            self._load[nic] -= 1
         self._free.append(flow)
         self._stale = True
 
@@ -133,47 +142,47 @@ class FairShare:
             raise ValueError("the clock went back")
         if now_ps > self._now:
             self._refresh()
-            progress(now_ps - self._now, self._active[: self._count], self._rate, self._left)
+            progress(now_ps - self._now, self._active[: self._count], self._real)
             self._now = now_ps
 
     def _refresh(self) -> None:
         if self._stale:
             self._stale = False
             active = self._active[: self._count]
-            fair = fair_rates(self._nic[active], self._limit[active], self._capacity)
-            self._next = set_ends(self._now, active, fair, self._left, self._rate, self._end)
+            self._next = share(self._now, active, self._whole, self._real, self._capacity)
 
     def _grow(self, slots: int) -> None:
-        old = len(self._left)
-        self._free.extend(range(slots - 1, old - 1, -1))
-        self._active = np.concatenate([self._active, np.zeros(slots - old, dtype=np.int64)])
-        self._nic = np.concatenate([self._nic, np.zeros((slots - old, 2), dtype=np.int64)])
-        self._end = np.concatenate([self._end, np.zeros(slots - old, dtype=np.int64)])
-        for name in ("_left", "_limit", "_rate"):
-            setattr(self, name, np.concatenate([getattr(self, name), np.zeros(slots - old)]))
+        more = slots - len(self._place)
+        self._free.extend(range(slots - 1, slots - more - 1, -1))
+        self._place += [0] * more
+        self._active = np.concatenate([self._active, np.zeros(more, dtype=np.int64)])
+        self._whole = np.concatenate([self._whole, np.zeros((more, 3), dtype=np.int64)])
+        self._real = np.concatenate([self._real, np.zeros((more, 3))])
 
 
 @compiled
-def progress(elapsed_ps: int, active: Int64, rate: Float64, left: Float64) -> None:
+def progress(elapsed_ps: int, active: Int64, real: Float64) -> None:
     """Take from what is left of each active flow what it has sent in the elapsed time."""
     for flow in active:
-        left[flow] = max(0.0, left[flow] - rate[flow] * elapsed_ps)
+        real[flow, LEFT] = max(0.0, real[flow, LEFT] - real[flow, RATE] * elapsed_ps)
 
 
 @compiled
-def set_ends(
-    now_ps: int, active: Int64, fair: Float64, left: Float64, rate: Float64, end: Int64
-) -> int:
-    """Give the active flows their new rates, renew the ends that move, return the first end."""
+def share(now_ps: int, active: Int64, whole: Int64, real: Float64, capacity: Float64) -> int:
+    """Give the active flows their fair rates, renew the ends that move, return the first end.
+
+    `whole` int64[slots, 3] and `real` float64[slots, 3] hold the columns named above.
+    """
+    fair = fair_rates(whole[active], real[active, LIMIT], capacity)
     first = NEVER_PS
     for i in range(len(active)):
         flow = active[i]
-        if fair[i] != rate[flow]:
-            rate[flow] = fair[i]
-            end[flow] = NEVER_PS
-            if fair[i] > 0.0 and left[flow] / fair[i] < _FARTHEST_PS - now_ps:
-                end[flow] = now_ps + math.ceil(left[flow] / fair[i])
-        first = min(first, end[flow])
+        if fair[i] != real[flow, RATE]:
+            real[flow, RATE] = fair[i]
+            whole[flow, END] = NEVER_PS
+            if fair[i] > 0.0 and real[flow, LEFT] / fair[i] < _FARTHEST_PS - now_ps:
+                whole[flow, END] = now_ps + math.ceil(real[flow, LEFT] / fair[i])
+        first = min(first, whole[flow, END])
     return first
 
 
@@ -181,9 +190,9 @@ def set_ends(
 def fair_rates(nic: Int64, limit: Float64, capacity: Float64) -> Float64:
     """Return the max-min fair rate of each flow by progressive filling.
 
-    `nic` int64[flows, 2], `limit` float64[flows], `capacity` float64[NICs]. All rates rise
-    together; those at their limit stop there, and when a NIC is full its flows stop. Cost: flows,
-    plus full NICs times NICs in use.
+    `nic` int64[flows, 2 or more] begins with the NICs that a flow leaves and enters by; `limit`
+    float64[flows], `capacity` float64[NICs]. All rates rise together; those at their limit stop
+    there, and when a NIC is full its flows stop. Cost: flows, plus full NICs times NICs in use.
     """
     fair = np.full(len(limit), -1.0)
     room = capacity.copy()
