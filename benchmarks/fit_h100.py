@@ -269,7 +269,7 @@ def run(scenario: Scenario, ratio: float) -> tuple[StepLog, RequestLog]:
         walks = build_walks(scenario.traces, scenario.scheme, cost.share, None, 0)
     else:
         walks = published_walks(cost.share, ratio)
-    book = RequestBook(workload, scenario.concurrency)
+    book = RequestBook(workload, scenario.concurrency, scenario.think_ps)
     window = Window(scenario.model.layers, 0, 1 << 62, None)
     loop = ServingLoop(cost, plan, walks, book, window, scenario.max_steps, None)
     loop.run()

@@ -14,12 +14,16 @@ COMPLETED, REJECTED, RUNNING, WAITING = range(len(STATUS))
 
 
 class RequestBook:
-    """Keep one line per request of a workload; at most `concurrency` are in the system."""
+    """Keep one line per request of a workload; at most `concurrency` are in the system.
 
-    def __init__(self, workload: Workload, concurrency: int | None) -> None:
+    At that limit a client sends its next request `think_ps` after one has ended.
+    """
+
+    def __init__(self, workload: Workload, concurrency: int | None, think_ps: int = 0) -> None:
         count = len(workload.arrival_ps)
         self._workload = workload
         self.concurrency = concurrency
+        self.think_ps = think_ps if concurrency is not None else 0
         self._in_system = 0
         self.generated_total = 0
         self.expected_total = int(workload.output_tokens.sum())
@@ -67,6 +71,7 @@ class RequestBook:
         """Refuse a request that can never fit and keep the arithmetic of the first one."""
         self._status[job.index] = REJECTED
         self._leave(job)
+        self.give_places(1)
         self.expected_total -= job.output
         if self.first_refusal is None:
             lacking, self.advice = shortage(hbm, hbm_room, host, host_room)
@@ -92,15 +97,18 @@ class RequestBook:
         self._status[job.index] = WAITING
 
     def finished(self, job: Job, now_ps: int) -> None:
-        """Note the end of a request."""
+        """Note the end of a request; the client's place is free when it has thought."""
         self._finish[job.index] = now_ps
         self._status[job.index] = COMPLETED
         self._leave(job)
 
     def _leave(self, job: Job) -> None:
         self._generated[job.index] = job.generated
-        self._in_system -= 1
         del self._active[job.index]
+
+    def give_places(self, count: int) -> None:
+        """Let the client send as many requests as have ended."""
+        self._in_system -= count
 
     @property
     def rejected(self) -> int:

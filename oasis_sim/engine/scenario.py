@@ -18,10 +18,10 @@ class Scenario:
     """Name what is simulated: hardware, engine, model, scheme, traces and workload.
 
     `drafter` picks one of the traces' drafters (None: the first recorded one). `concurrency`
-    limits the requests that are in the system at once (None: no limit). `host_bytes` is the host
-    memory per GPU that KV may take (None: the profile's share). `max_steps` ends the run early
-    (None: when every request is done). `schedule_steps` is the length of the window of block
-    moves that is kept for replay (0: none).
+    limits the requests that are in the system at once (None: no limit); at that limit, a request
+    follows `think_ps` after one has ended. `host_bytes` is the host memory per GPU that KV may take
+    (None: the profile's share). `max_steps` ends the run early (None: when every request is done).
+    `schedule_steps` is the length of the window of block moves that is kept for replay (0: none).
     """
 
     profile: HardwareProfile
@@ -31,6 +31,7 @@ class Scenario:
     traces: tuple[AttentionTrace, ...]
     workload: Workload
     concurrency: int | None = None
+    think_ps: int = 0
     drafter: str | None = None
     tp: int = 1
     host_bytes: int | None = None

@@ -242,15 +242,15 @@ class Service:
         copied, self._copied_bytes = self._copied_bytes, 0
         return copied
 
-    def let_go(self, now_ps: int) -> bool:
-        """Release finished requests; say whether there were any."""
+    def let_go(self, now_ps: int) -> int:
+        """Release finished requests; say how many there were."""
         done = [job for job in self.running if job.remaining == 0]
         self.running = [job for job in self.running if job.remaining > 0]
         for job in done:
             self._release(job)
             job.phase = Phase.DONE
             self.book.finished(job, now_ps)
-        return bool(done)
+        return len(done)
 
     def over_budget(self) -> list[Job]:
         """Return the dense requests that have outgrown the token budget, marked as offloading."""

@@ -181,14 +181,27 @@ class ServingLoop:
 
     def _settle(self) -> None:
         """At a step's end: let finished requests go, start to offload those over the budget."""
-        if self.service.let_go(int(self.env.now)) and self._slot is not None:
-            self._slot.succeed()
-            self._slot = None
+        if ended := self.service.let_go(int(self.env.now)):
+            if self.book.think_ps:
+                self.env.process(self._think(ended))
+            else:
+                self._give_places(ended)
         for job in self.service.over_budget():
             if self.cost.scheme.offload:
                 self.env.process(self._offload(job))
             else:
                 self.service.copied.append(job)
+
+    def _think(self, count: int) -> Generator[simpy.Event, Any, None]:
+        """Let clients of a closed loop think before they send their next requests."""
+        yield self.env.timeout(self.book.think_ps)
+        self._give_places(count)
+
+    def _give_places(self, count: int) -> None:
+        self.book.give_places(count)
+        if self._slot is not None:
+            self._slot.succeed()
+            self._slot = None
 
     def _offload(self, job: Job) -> Generator[simpy.Event, Any, None]:
         """Copy a request's KV to the host; it turns sparse at the next step's start."""

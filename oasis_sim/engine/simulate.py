@@ -32,7 +32,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     walks = build_walks(
         scenario.traces, scenario.scheme, cost.share, scenario.drafter, scenario.seed
     )
-    book = RequestBook(workload, scenario.concurrency)
+    book = RequestBook(workload, scenario.concurrency, scenario.think_ps)
     window = Window(model.layers, scenario.schedule_steps, book.expected_total, scenario.max_steps)
     loop = ServingLoop(cost, plan, walks, book, window, scenario.max_steps, progress)
     loop.run()
