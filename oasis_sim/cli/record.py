@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,23 +9,29 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.record_report import recorded_command, report
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.fileio import printable
 
 if TYPE_CHECKING:
-    from oasis_sim.record import RecordOptions
+    from oasis_sim.record import Prompt, RecordedModel, RecordOptions
     from oasis_sim.trace import AttentionTrace
 
 _SUFFIXES = (".npz", ".jsonl", ".jsonl.gz", ".jsonl.zst")
+_PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
 class _Job:
-    """Hold the options that name things: model, text, output."""
+    """Hold the options that name things: model, prompt, output."""
 
     model: Path
     model_name: str | None
-    text: Path
+    model_licence: str
+    text: Path | None
+    chats: Path | None
+    chat_line: int
+    tokens: Path | None
     text_name: str | None
     licence: str
     question: str | None
@@ -34,22 +39,35 @@ class _Job:
     out: Path
     name: str | None
     dtype: str
+    device: str
     threads: int
+    checkpoint: Path | None
     quiet: bool
 
 
+def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -> tuple[int, ...]:
+    """Read block sizes such as ``16`` or ``16,32``."""
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
+        raise click.BadParameter(f"{text[:40]!r} is no list of block sizes; write 16 or 16,32")
+    sizes = tuple(map(int, words))
+    if len(set(sizes)) != len(sizes):
+        raise click.BadParameter(f"{text[:40]!r} names a size twice")
+    return sizes
+
+
 @click.command()
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=_PATH)
+@click.option("--text", type=_PATH, help="UTF-8 text of the prompt (plain, .gz or .zst).")
+@click.option("--chats", type=_PATH, help="JSONL of chats ({messages: [...]} per line) instead.")
 @click.option(
-    "--text",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="UTF-8 text of the prompt (plain, .gz or .zst).",
+    "--chat-line", type=int, default=1, show_default=True, help="Line of the chat to record."
 )
+@click.option("--tokens", type=_PATH, help="Token ids instead: whole numbers, or a JSON list.")
 @click.option(
     "--out",
     required=True,
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="Trace to write: .npz, .jsonl, .jsonl.gz or .jsonl.zst.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing trace.")
@@ -75,20 +93,39 @@ class _Job:
 @click.option("--temperature", type=float, default=0.8, show_default=True, help="For sample.")
 @click.option("--seed", type=int, default=0, show_default=True, help="For sample.")
 @click.option("--ignore-eos", is_flag=True, help="Never let the model end its text.")
-@click.option("--block-size", "block_tokens", type=int, default=16, show_default=True)
+@click.option(
+    "--block-size",
+    "block_sizes",
+    default="16",
+    show_default=True,
+    callback=_block_sizes,
+    help="Tokens per block; several, as in 16,32, give one trace each.",
+)
 @click.option("--stored-blocks", type=int, help="Blocks to keep per order.  [default: all]")
 @click.option(
-    "--layers", default="all", show_default=True, help="Layers to keep, as in 0,5,9 or 0-29:3."
+    "--layers",
+    default="all",
+    show_default=True,
+    help="Layers to keep, as in 0,5,9 or 0-29:3; full leaves sliding windows out.",
 )
 @click.option("--mass/--no-mass", default=True, show_default=True, help="Store attention mass.")
+@click.option(
+    "--bound-join",
+    default="max",
+    show_default=True,
+    help="Order by the query heads' max, mean, softmax-mean or min bound.",
+)
+@click.option(
+    "--mass-join", default="mean", show_default=True, help="Mass of a group: mean or max."
+)
 @click.option(
     "--drafter",
     "drafters",
     multiple=True,
     default=("skip", "ngram"),
     show_default=True,
-    help="skip (leaves out the middle eighth of the layers), skipA-B or ngram; the first is the "
-    "default of later commands; repeatable.",
+    help="skip (leaves out the middle eighth of the layers), skipA-B, ngram, oracle, "
+    "model:FOLDER|FILE or eagle3:FOLDER; the first is the default of later commands; repeatable.",
 )
 @click.option(
     "--draft-budget",
@@ -111,24 +148,52 @@ class _Job:
     help="Refuse a model that reads the prompt worse than this.",
 )
 @click.option("--model-name", help="Name of the model.  [default: the file's or folder's name]")
+@click.option(
+    "--model-licence",
+    default="not stated",
+    show_default=True,
+    help="Licence of the model, for the header.",
+)
 @click.option("--dtype", default="float32", show_default=True, help="float32 or bfloat16.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 @click.option(
     "--threads", type=int, default=1, show_default=True, help="CPU threads; more is often slower."
 )
+@click.option(
+    "--checkpoint", type=_PATH, help="Folder to keep finished parts in; the command goes on there."
+)
 @click.option("--format", "output", type=click.Choice(["table", "json"]), default="table")
 @click.option("--quiet", is_flag=True, help="Show no progress.")
-def record(force: bool, output: str, **options: Any) -> None:
-    """Record the attention trace of MODEL on a text.
+def record(force: bool, output: str, block_sizes: tuple[int, ...], **options: Any) -> None:
+    """Record the attention trace of MODEL on a text, a chat or token ids.
 
-    MODEL is a local Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, SmolLM; safetensors) or a
-    GGUF file. Needs: pip install 'oasis-sim[record]'. Nothing is downloaded.
+    MODEL is a local Hugging Face folder (safetensors) or a GGUF file of a decoder-only model with
+    grouped-query or multi-head attention. Needs: pip install 'oasis-sim[record]'. Nothing is
+    downloaded.
     """
     from oasis_sim.record import RecordOptions
 
     job = _Job(**{field: options.pop(field) for field in _Job.__dataclass_fields__})
-    check_place(job.out, force=force)
-    trace = run_job(job, RecordOptions(**options))
-    click.echo(_json(job, trace) if output == "json" else _table(job, trace))
+    if [job.text, job.chats, job.tokens].count(None) != 2:
+        raise UsageError("name one of --text, --chats and --tokens")
+    if job.question is not None and job.text is None:
+        raise UsageError("--question goes with --text")
+    places = {size: _place(job.out, size, len(block_sizes) > 1) for size in block_sizes}
+    for place in places.values():
+        check_place(place, force=force)
+    traces = run_job(
+        job,
+        RecordOptions(block_tokens=block_sizes[0], **options),
+        places,
+        recorded_command(click.get_current_context()),
+    )
+    click.echo(report(list(places.values()), traces, output))
+
+
+def _place(out: Path, size: int, several: bool) -> Path:
+    """Return the file of a block size: ``NAME-bSIZE`` when there are several."""
+    stem = _stem(out)
+    return out.with_name(f"{stem}-b{size}{out.name.removeprefix(stem)}") if several else out
 
 
 def check_place(out: Path, *, force: bool) -> None:
@@ -143,27 +208,61 @@ def check_place(out: Path, *, force: bool) -> None:
         raise UsageError(f"{shown}: exists; choose another name or add --force")
 
 
-def run_job(job: _Job, options: RecordOptions) -> AttentionTrace:
-    """Load, record and write; return the trace."""
+def run_job(
+    job: _Job, options: RecordOptions, places: dict[int, Path], command: str
+) -> list[AttentionTrace]:
+    """Load, record and write; return a trace per block size."""
     from oasis_sim import record as recording
     from oasis_sim.record.progress import no_progress
     from oasis_sim.trace import save_trace
 
-    text = recording.load_text(job.text, job.licence, job.text_name)
     show = no_progress if job.quiet else recording.ProgressLines(sys.stderr)
     show("loading", 0, 1)
     model = recording.load_recorded_model(
-        job.model, dtype=job.dtype, threads=job.threads, name=job.model_name
+        job.model,
+        dtype=job.dtype,
+        threads=job.threads,
+        name=job.model_name,
+        device=job.device,
+        licence=job.model_licence,
     )
     show("loading", 1, 1)
-    request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
-    follow = options.steps + 1 if options.trajectory == "text" else 0
-    prompt = recording.build_prompt(model.tokenizer, text, request, follow)
-    result = recording.record(
-        model, prompt, options, name=job.name or _stem(job.out), progress=show
+    prompt = _prompt(job, model, options.steps + 1 if options.trajectory == "text" else 0)
+    names = {size: job.name or _stem(place) for size, place in places.items()}
+    if job.name and len(places) > 1:
+        names = {size: f"{job.name}-b{size}" for size in places}
+    results = recording.record_all(
+        model,
+        prompt,
+        options,
+        names=names,
+        command=command,
+        checkpoint=job.checkpoint,
+        progress=show,
     )
-    save_trace(result.trace, job.out)
-    return result.trace
+    traces = []
+    for place, result in zip(places.values(), results, strict=True):
+        save_trace(result.trace, place)
+        traces.append(result.trace)
+    return traces
+
+
+def _prompt(job: _Job, model: RecordedModel, follow: int) -> Prompt:
+    """Make the prompt of a text, a chat or token ids."""
+    from oasis_sim import record as recording
+
+    tokenizer = model.tokenizer
+    if job.chats is not None:
+        chat = recording.load_chat(job.chats, job.licence, job.text_name, job.chat_line)
+        return recording.chat_prompt(tokenizer, chat, follow)
+    if job.tokens is not None:
+        return recording.token_prompt(
+            job.tokens, job.licence, job.text_name, job.prompt_tokens, follow
+        )
+    assert job.text is not None
+    text = recording.load_text(job.text, job.licence, job.text_name)
+    request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
+    return recording.build_prompt(tokenizer, text, request, follow)
 
 
 def _stem(path: Path) -> str:
@@ -171,32 +270,3 @@ def _stem(path: Path) -> str:
         if path.name.endswith(suffix):
             return printable(path.name.removesuffix(suffix))
     return printable(path.name)
-
-
-def _facts(job: _Job, trace: AttentionTrace) -> dict[str, Any]:
-    return {
-        "trace": trace.name,
-        "file": printable(job.out),
-        "file_bytes": job.out.stat().st_size,
-        "model": trace.meta["model"]["name"],
-        "prompt_tokens": int(trace.meta["prompt_tokens"]),
-        "steps": trace.steps,
-        "layers": trace.layers,
-        "kv_heads": trace.kv_heads,
-        "stored_blocks": trace.stored_blocks,
-        "perplexity": float(trace.meta["text"]["perplexity"]),
-        "accepted": {key: float(flags.mean()) for key, flags in trace.accepted.items()},
-    }
-
-
-def _json(job: _Job, trace: AttentionTrace) -> str:
-    return json.dumps(_facts(job, trace), indent=2)
-
-
-def _table(job: _Job, trace: AttentionTrace) -> str:
-    facts = _facts(job, trace)
-    accepted = facts.pop("accepted")
-    rows = [(key.replace("_", " "), str(value)) for key, value in facts.items()]
-    rows += [(f"{key} accepted", f"{share:.3f}") for key, share in accepted.items()]
-    width = max(len(key) for key, _ in rows)
-    return "\n".join(f"{key:<{width}}  {value}" for key, value in rows)

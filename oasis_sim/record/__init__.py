@@ -1,12 +1,13 @@
 """Record attention traces of real models.
 
-This package's own imports need neither torch nor transformers; ``load_recorded_model`` and
-``record`` import them when they are called.
+This package's own imports need neither torch nor transformers; ``load_recorded_model``, ``record``
+and ``record_all`` import them when they are called.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from oasis_sim.record.backend import RecordedModel, load_recorded_model
 from oasis_sim.record.options import RecordOptions
@@ -18,6 +19,7 @@ from oasis_sim.record.prompt import (
     build_prompt,
     load_text,
 )
+from oasis_sim.record.sources import chat_prompt, load_chat, token_prompt
 
 if TYPE_CHECKING:
     from oasis_sim.record.recorder import Recording
@@ -30,9 +32,13 @@ __all__ = [
     "RecordedModel",
     "SourceText",
     "build_prompt",
+    "chat_prompt",
+    "load_chat",
     "load_recorded_model",
     "load_text",
     "record",
+    "record_all",
+    "token_prompt",
 ]
 
 
@@ -44,7 +50,15 @@ def record(
     name: str,
     progress: ProgressCallback = no_progress,
 ) -> Recording:
-    """Record a model's attention on a prompt; see ``oasis_sim.record.recorder.record_trace``."""
-    from oasis_sim.record.recorder import record_trace
+    """Record a model's attention on a prompt, with the options' block size."""
+    names = {options.block_tokens: name}
+    return next(record_all(model, prompt, options, names=names, progress=progress))
 
-    return record_trace(model, prompt, options, name=name, progress=progress)
+
+def record_all(
+    model: RecordedModel, prompt: Prompt, options: RecordOptions, **settings: Any
+) -> Iterator[Recording]:
+    """Record several block sizes at once; see ``oasis_sim.record.recorder.record_traces``."""
+    from oasis_sim.record.recorder import record_traces
+
+    return record_traces(model, prompt, options, **settings)

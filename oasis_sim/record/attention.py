@@ -48,6 +48,11 @@ class KeyValueStore:
         self._values: list[Tensor | None] = [None] * layers
         self._filled = [0] * layers
 
+    @property
+    def layers(self) -> int:
+        """Return the number of layers."""
+        return len(self._filled)
+
     def append(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Add the next tokens of a layer, [H, Q, d] each."""
         keys, values = self._keys[layer], self._values[layer]
@@ -107,6 +112,24 @@ def visible(rows: Tensor, columns: Tensor, span: int | None) -> Tensor:
     if span is not None:
         seen &= columns[None, :] > rows[:, None] - span
     return seen
+
+
+class ReplayPass:
+    """Run rows whose keys and values the store holds: each sees all before it, and itself."""
+
+    def __init__(self, store: KeyValueStore, positions: Tensor) -> None:
+        """Attend over ``store`` with rows at ``positions``, int64 [Q]."""
+        self._store = store
+        self._positions = positions
+
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, Q, d]."""
+        end = int(self._positions[-1]) + 1
+        keys = self._store.keys(inputs.layer)[:, :end]
+        values = self._store.values(inputs.layer)[:, :end]
+        columns = torch.arange(end, device=keys.device)
+        mask = visible(self._positions.to(keys.device), columns, inputs.span)
+        return masked_attention(inputs, keys, values, mask)
 
 
 class BlockChooser(Protocol):

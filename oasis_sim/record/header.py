@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -25,7 +26,8 @@ class RecordingFacts:
     steps: int
     stored_blocks: int
     perplexity: float
-    accepted: Mapping[str, float]
+    drafters: Mapping[str, Mapping[str, Any]]
+    command: str
 
 
 def build_header(
@@ -49,17 +51,21 @@ def build_header(
         "prompt_tokens": facts.prompt_tokens,
         "steps": facts.steps,
         "stored_blocks": facts.stored_blocks,
-        "aggregation": {"bound": "max", "mass": "mean"},
+        "aggregation": {"bound": options.bound_join, "mass": options.mass_join},
         "mass_code": MASS_CODE,
-        "drafters": {
-            name: {"accepted": share, "draft_row": rows} for name, share in facts.accepted.items()
-        },
+        "drafters": {name: {**about, "draft_row": rows} for name, about in facts.drafters.items()},
         "text": {
             **prompt.header,
             "perplexity": round(facts.perplexity, 4),
             "trajectory": options.trajectory_header(),
         },
         "recorder": f"oasis-sim {__version__} ({_packages()})",
+        "recording": {
+            "command": facts.command,
+            "device": model.device,
+            "chunk_tokens": options.chunk_tokens,
+            "python": platform.python_version(),
+        },
     }
 
 

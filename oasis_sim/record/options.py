@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oasis_sim.errors import InputError
 
 TRAJECTORIES = ("greedy", "sample", "text")
+BOUND_JOINS = ("max", "mean", "softmax-mean", "min")
+"""How the bounds of a group's query heads become one score per block."""
+
+MASS_JOINS = ("mean", "max")
+"""How the attention masses of a group's query heads become one."""
+
+FULL_LAYERS = "full"
 _MOST_STEPS = 1 << 20
 _MOST_TOKENS = 1 << 22
 _RANGE = re.compile(r"(\d{1,6})(?:-(\d{1,6})(?::(\d{1,6}))?)?", re.ASCII)
@@ -23,8 +31,9 @@ class RecordOptions:
     drawn at ``temperature`` with ``seed``, or the text itself. ``stored_blocks`` None keeps whole
     orders. The draft row attends ``draft_budget_tokens`` of predicted blocks, and on top of them
     the first ``sink_blocks`` and the newest ``recent_blocks`` (1 = the block being filled).
-    ``max_perplexity`` refuses a model that does not understand its prompt. Raises InputError for
-    a value out of range.
+    ``bound_join`` and ``mass_join`` say how the query heads of a group become one order and one
+    mass. ``max_perplexity`` refuses a model that does not understand its prompt. Raises
+    InputError for a value out of range.
     """
 
     steps: int = 64
@@ -40,6 +49,8 @@ class RecordOptions:
     draft_budget_tokens: int = 2048
     sink_blocks: int = 0
     recent_blocks: int = 1
+    bound_join: str = "max"
+    mass_join: str = "mean"
     chunk_tokens: int = 256
     max_perplexity: float = 100.0
 
@@ -58,12 +69,9 @@ class RecordOptions:
         _check_range("sink_blocks", self.sink_blocks, 0, 65_535)
         _check_range("recent_blocks", self.recent_blocks, 1, 65_535)
         _check_range("chunk_tokens", self.chunk_tokens, 1, 1 << 16)
-        if self.trajectory not in TRAJECTORIES:
-            raise InputError(
-                f"unknown trajectory {self.trajectory!r}",
-                field="trajectory",
-                fix=f"use one of: {', '.join(TRAJECTORIES)}",
-            )
+        _check_choice("trajectory", self.trajectory, TRAJECTORIES)
+        _check_choice("bound_join", self.bound_join, BOUND_JOINS)
+        _check_choice("mass_join", self.mass_join, MASS_JOINS)
         if math.isnan(self.max_perplexity) or self.max_perplexity <= 1.0:
             raise InputError(
                 "must be a number above 1", field="max_perplexity", fix="the default is 100"
@@ -90,6 +98,15 @@ class RecordOptions:
         return self.draft_budget_tokens // self.block_tokens
 
 
+def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise InputError(
+            f"unknown {name.replace('_', ' ')} {value[:40]!r}",
+            field=name,
+            fix=f"use one of: {', '.join(known)}",
+        )
+
+
 def _check_range(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
         raise InputError(f"{value!r} is out of range", field=name, fix=f"use {low} to {high}")
@@ -110,7 +127,7 @@ def parse_layers(spec: str, model_layers: int) -> tuple[int, ...]:
             raise InputError(
                 f"{part.strip()[:40]!r} is neither a layer nor a range",
                 field="layers",
-                fix="write 'all', '0,5,9' or '0-29:3'",
+                fix="write 'all', 'full', '0,5,9' or '0-29:3'",
             )
         first = int(match[1])
         last = int(match[2]) if match[2] else first
@@ -138,7 +155,8 @@ def parse_drafter(name: str, model_layers: int) -> tuple[str, tuple[int, ...]]:
         raise InputError(
             f"unknown drafter {name[:40]!r}",
             field="drafter",
-            fix="use ngram, skip, or skipA-B with the layers to leave out, as in skip12-17",
+            fix="use ngram, skip, or skipA-B with the layers to leave out, as in skip12-17; record "
+            "also knows oracle, model:PATH and eagle3:FOLDER",
         )
     if match[1] is None:
         count = max(1, round(model_layers / 8))

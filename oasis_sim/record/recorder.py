@@ -1,35 +1,30 @@
-"""Record the attention trace of a loaded model on a prompt."""
+"""Record the attention traces of a loaded model on a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from oasis_sim.errors import InputError
-from oasis_sim.record.attention import RowsPass, run_pass
 from oasis_sim.record.backend import RecordedModel
-from oasis_sim.record.drafters import ngram_drafts, skip_drafts
+from oasis_sim.record.checkpoint import FolderParts, Parts
+from oasis_sim.record.choose_drafters import choose_drafters
+from oasis_sim.record.drafters import Drafter
 from oasis_sim.record.header import RecordingFacts, build_header
-from oasis_sim.record.options import RecordOptions, parse_drafter, parse_layers
-from oasis_sim.record.orders import (
-    block_extremes,
-    block_mass,
-    bound_scores,
-    listed_blocks,
-    order_blocks,
-)
+from oasis_sim.record.options import FULL_LAYERS, RecordOptions, parse_layers
 from oasis_sim.record.progress import ProgressCallback, no_progress
 from oasis_sim.record.prompt import Prompt
+from oasis_sim.record.rows import DraftRows, Ids, true_rows
 from oasis_sim.record.trajectory import Trajectory, follow
-from oasis_sim.record.working_set import DraftWorkingSets, WorkingSetRule
 from oasis_sim.trace import NO_BLOCK, AttentionTrace, encode_mass
-
-_DRAFT_ROWS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,62 +35,135 @@ class Recording:
     exact_mass: NDArray[np.float64] | None
 
 
-@dataclass(frozen=True, eq=False)
-class _Draft:
-    """Hold one drafter's tokens, int64 [T], and the orders of its rows, uint16 [T, L, H, N]."""
-
-    tokens: NDArray[np.int64]
-    orders: NDArray[np.uint16]
-
-
-def record_trace(
+def record_traces(
     model: RecordedModel,
     prompt: Prompt,
     options: RecordOptions,
     *,
-    name: str,
+    names: dict[int, str],
+    command: str = "",
+    checkpoint: Path | None = None,
     progress: ProgressCallback = no_progress,
-) -> Recording:
-    """Record a model's attention on a prompt, step by step, and the views of its drafters.
+) -> Iterator[Recording]:
+    """Record a model's attention on a prompt once, and yield one trace per block size.
 
-    Raises InputError when the options do not fit the model or the prompt, and when the model
-    does not understand the prompt (perplexity), hides its attention or ends too early.
+    ``names`` maps block sizes to the traces' names; model and drafters run once for all of them
+    but for the draft rows, whose working set consists of blocks. What is finished is kept in the
+    folder ``checkpoint`` until the last trace has been taken.
+    Raises InputError when the options do not fit the model or the prompt, and when the model does
+    not understand the prompt (perplexity), hides its attention or ends too early.
     """
-    layers = parse_layers(options.layers, model.layers)
-    drafters = dict(parse_drafter(drafter, model.layers) for drafter in options.drafters)
-    check_room(model, prompt, options)
+    views = [replace(options, block_tokens=size) for size in names]
+    for view in views:
+        check_room(model, prompt, view)
+    if options.layers.strip() != FULL_LAYERS:
+        parse_layers(options.layers, model.layers)
+    drafters = choose_drafters(options.drafters, model)
+    about = _identity(model, prompt, options, names, drafters)
+    parts = Parts() if checkpoint is None else FolderParts(checkpoint, about)
     # The library may hold other gradients-on code in this process: switch off here only.
     with torch.inference_mode():
-        path = follow(model, prompt, options, progress)
-        orders, mass = _true_rows(path, layers, options, progress)
-        drafts = {
-            key: _draft_rows(model, path, skipped, layers, options, _Stage(progress, key))
-            for key, skipped in drafters.items()
-        }
-    token = np.array(path.tokens[path.prompt_tokens :], dtype=np.int32)
-    accepted = {key: (draft.tokens == token[1:]).astype(np.uint8) for key, draft in drafts.items()}
-    stored = min(options.stored_blocks or orders.shape[-1], orders.shape[-1])
-    facts = RecordingFacts(
-        name=name,
-        layers=layers,
-        spans=tuple(path.spans[layer] for layer in layers),
-        prompt_tokens=path.prompt_tokens,
-        steps=path.steps,
-        stored_blocks=stored,
-        perplexity=path.perplexity,
-        accepted={key: float(flags.mean()) for key, flags in accepted.items()},
-    )
-    trace = AttentionTrace(
-        meta=build_header(model, prompt, options, facts),
-        position=path.positions.cpu().numpy().astype(np.int32),
-        token=token,
-        use_order=orders[..., :stored],
-        pred_order={key: draft.orders[..., :stored] for key, draft in drafts.items()},
-        accepted=accepted,
-        draft_token={key: draft.tokens.astype(np.int32) for key, draft in drafts.items()},
-        mass=None if mass is None else encode_mass(mass),
-    )
-    return Recording(trace, mass)
+        path = follow(model, prompt, options, progress, parts)
+        layers = kept_layers(options.layers, path)
+        drafts = {each.name: each.draft(model, path, progress) for each in drafters}
+    session = _Session(model, prompt, path, layers, drafters, drafts)
+    for view in views:
+        with torch.inference_mode():
+            found = session.record(view, names[view.block_tokens], command, parts, progress)
+        yield found
+    parts.remove()
+
+
+def _identity(
+    model: RecordedModel,
+    prompt: Prompt,
+    options: RecordOptions,
+    names: dict[int, str],
+    drafters: Sequence[Drafter],
+) -> dict[str, Any]:
+    """Return what makes a recording the same bytes: its checkpoint may serve no other."""
+    tokens = json.dumps([prompt.tokens, prompt.following]).encode()
+    return {
+        "model": model.header(),
+        "device": model.device,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "tokens_sha256": hashlib.sha256(tokens).hexdigest(),
+        "options": asdict(options),
+        "block_sizes": list(names),
+        "drafters": {drafter.name: drafter.header() for drafter in drafters},
+    }
+
+
+def kept_layers(spec: str, path: Trajectory) -> tuple[int, ...]:
+    """Return the layers of an option; ``full`` means those that attend to the whole context."""
+    if spec.strip() != FULL_LAYERS:
+        return parse_layers(spec, len(path.spans))
+    full = tuple(layer for layer, span in enumerate(path.spans) if span is None)
+    if not full:
+        raise InputError(
+            "every layer attends to a sliding window only", field="layers", fix="use all"
+        )
+    return full
+
+
+@dataclass(frozen=True, eq=False)
+class _Session:
+    """Hold what the traces of one recording share."""
+
+    model: RecordedModel
+    prompt: Prompt
+    path: Trajectory
+    layers: Sequence[int]
+    drafters: Sequence[Drafter]
+    drafts: dict[str, list[int]]
+
+    def record(
+        self,
+        options: RecordOptions,
+        name: str,
+        command: str,
+        parts: Parts,
+        progress: ProgressCallback,
+    ) -> Recording:
+        """Compute the rows for one block size and put the trace together."""
+        path = self.path
+        orders, mass = true_rows(path, self.layers, options, progress)
+        rows = DraftRows(self.model, path, options, self.layers, parts)
+        drafted = {key: rows.run(key, tokens, progress) for key, tokens in self.drafts.items()}
+        stored = min(options.stored_blocks or orders.shape[-1], orders.shape[-1])
+        token = np.array(path.tokens[path.prompt_tokens :], dtype=np.int32)
+        draft_token = {key: np.array(row, dtype=np.int32) for key, row in self.drafts.items()}
+        accepted = {key: (row == token[1:]).astype(np.uint8) for key, row in draft_token.items()}
+        facts = RecordingFacts(
+            name=name,
+            layers=tuple(self.layers),
+            spans=tuple(path.spans[layer] for layer in self.layers),
+            prompt_tokens=path.prompt_tokens,
+            steps=path.steps,
+            stored_blocks=stored,
+            perplexity=path.perplexity,
+            drafters={
+                each.name: {"accepted": float(accepted[each.name].mean()), **each.header()}
+                for each in self.drafters
+            },
+            command=command,
+        )
+        trace = AttentionTrace(
+            meta=build_header(self.model, self.prompt, options, facts),
+            position=path.positions.cpu().numpy().astype(np.int32),
+            token=token,
+            use_order=_cut(orders, stored),
+            pred_order={key: _cut(order, stored) for key, order in drafted.items()},
+            accepted=accepted,
+            draft_token=draft_token,
+            mass=None if mass is None else encode_mass(mass),
+        )
+        return Recording(trace, mass)
+
+
+def _cut(orders: Ids, stored: int) -> Ids:
+    return orders[..., :stored]
 
 
 def check_room(model: RecordedModel, prompt: Prompt, options: RecordOptions) -> None:
@@ -130,108 +198,3 @@ def check_room(model: RecordedModel, prompt: Prompt, options: RecordOptions) -> 
     ids = (*prompt.tokens, *prompt.following)
     if min(ids) < 0 or max(ids) >= model.vocab:
         raise InputError("the tokenizer makes tokens that the model lacks", file=model.file)
-
-
-def _true_rows(
-    path: Trajectory, layers: Sequence[int], options: RecordOptions, progress: ProgressCallback
-) -> tuple[NDArray[np.uint16], NDArray[np.float64] | None]:
-    """Return the true queries' orders, [T, L, H, N], and the attention mass, [T, L, H, NB]."""
-    orders: list[NDArray[np.uint16]] = []
-    mass: list[NDArray[np.float64]] = []
-    for done, layer in enumerate(layers):
-        progress("orders and mass", done, len(layers))
-        orders.append(_ids(_layer_orders(path, layer, path.steps, options.block_tokens)))
-        if options.mass:
-            weights = block_mass(
-                path.queries[layer],
-                path.store.keys(layer),
-                path.positions,
-                scaling=path.scalings[layer],
-                block_tokens=options.block_tokens,
-                span=path.spans[layer],
-            )
-            mass.append(weights.cpu().numpy())
-    progress("orders and mass", len(layers), len(layers))
-    return np.stack(orders, axis=1), np.stack(mass, axis=1) if mass else None
-
-
-def _layer_orders(path: Trajectory, layer: int, steps: int, block_tokens: int) -> Tensor:
-    """Return a layer's orders by the true queries of the first steps, int64 [steps, H, N]."""
-    low, high = block_extremes(path.store.keys(layer), block_tokens)
-    parts = []
-    for start in range(0, steps, _DRAFT_ROWS):
-        rows = slice(start, min(start + _DRAFT_ROWS, steps))
-        scores = bound_scores(path.queries[layer][:, rows], low, high)
-        listed = listed_blocks(path.positions[rows], low.shape[1], block_tokens, path.spans[layer])
-        parts.append(order_blocks(scores, listed))
-    return torch.cat(parts)
-
-
-def _draft_rows(
-    model: RecordedModel,
-    path: Trajectory,
-    skipped: Sequence[int],
-    layers: Sequence[int],
-    options: RecordOptions,
-    stage: _Stage,
-) -> _Draft:
-    """Draft a token per step, then run the drafts through the whole model, sparsely.
-
-    The rows of one drafter are independent but for the working set, which a row takes from the
-    row before in the same layer: they go through the model together.
-    """
-    rule = WorkingSetRule(
-        block_tokens=options.block_tokens,
-        chosen_blocks=options.chosen_blocks,
-        sink_blocks=options.sink_blocks,
-        recent_blocks=options.recent_blocks,
-    )
-    first = {
-        layer: _layer_orders(path, layer, 1, options.block_tokens)[0]
-        for layer in range(model.layers)
-    }
-    sets = DraftWorkingSets(path.store, rule, first)
-    tokens: list[int] = []
-    orders: list[NDArray[np.uint16]] = []
-    for start in range(0, path.steps, _DRAFT_ROWS):
-        stage.show(start, path.steps)
-        rows = range(start, min(start + _DRAFT_ROWS, path.steps))
-        drafts = _draft_tokens(model, path, skipped, rows)
-        positions = path.positions[rows.start : rows.stop] + 1
-        sets.start_batch(positions)
-        attention = RowsPass(path.store, positions, sets)
-        run_pass(model.module, torch.tensor(drafts), positions, attention)
-        orders.append(np.stack([_ids(sets.orders[layer]) for layer in layers], axis=1))
-        tokens.extend(drafts)
-    stage.show(path.steps, path.steps)
-    return _Draft(np.array(tokens, dtype=np.int64), np.concatenate(orders))
-
-
-def _draft_tokens(
-    model: RecordedModel, path: Trajectory, skipped: Sequence[int], rows: range
-) -> list[int]:
-    """Return the drafts of some steps: by skipping layers, or by n-gram when none is skipped."""
-    first = path.prompt_tokens
-    if not skipped:
-        return ngram_drafts(path.tokens, first + rows.start, len(rows))
-    here = path.positions[rows.start : rows.stop]
-    tokens = torch.tensor(path.tokens[first + rows.start : first + rows.stop])
-    return skip_drafts(model.module, path.store, tokens, here, skipped)
-
-
-def _ids(orders: Tensor) -> NDArray[np.uint16]:
-    """Return orders with the trace's mark for no block, uint16."""
-    ids = np.asarray(torch.where(orders < 0, NO_BLOCK, orders).cpu())
-    return ids.astype(np.uint16)
-
-
-@dataclass(frozen=True)
-class _Stage:
-    """Report the progress of one drafter."""
-
-    progress: ProgressCallback
-    drafter: str
-
-    def show(self, done: int, total: int) -> None:
-        """Tell how many draft rows are done."""
-        self.progress(f"draft rows of {self.drafter}", done, total)

@@ -11,7 +11,7 @@ from torch import Tensor
 from oasis_sim.record.attention import KeyValueStore, LayerInput
 from oasis_sim.record.orders import (
     block_extremes,
-    bound_scores,
+    joined_scores,
     listed_blocks,
     order_blocks,
 )
@@ -25,6 +25,7 @@ class WorkingSetRule:
     chosen_blocks: int
     sink_blocks: int
     recent_blocks: int
+    bound_join: str = "max"
 
 
 class DraftWorkingSets:
@@ -52,13 +53,19 @@ class DraftWorkingSets:
         self._positions = positions
         self.orders = {}
 
+    def resume(self, last_orders: Mapping[int, Tensor]) -> None:
+        """Go on after rows whose last orders, by layer, are given; int64 [H, N]."""
+        for layer, order in last_orders.items():
+            self._previous[layer] = order.to(self._previous[layer].device)
+
     def choose(self, inputs: LayerInput) -> Tensor:
         """Record the rows' orders, int64 [R, H, N]; return what they attend, bool [H, R, S]."""
         size = self._rule.block_tokens
         keys = self._store.keys(inputs.layer)
         low, high = block_extremes(keys, size)
-        scores = bound_scores(inputs.query, low, high)
         listed = listed_blocks(self._positions, low.shape[1], size, inputs.span)
+        join = self._rule.bound_join
+        scores = joined_scores(inputs.query, low, high, listed, join, inputs.scaling)
         orders = order_blocks(scores, listed)
         self.orders[inputs.layer] = orders
         predicted = torch.cat([self._previous[inputs.layer][None], orders[:-1]])

@@ -20,7 +20,7 @@ _MODEL_COUNTS = ("layers", "kv_heads", "query_heads", "head_dim")
 _OPTIONAL = ("layer_span", "aggregation", "drafters", "text", "recorder")
 _KNOWN = {
     *("format", "version", "origin", "name", "model", "layer_ids", "block_tokens"),
-    *("prompt_tokens", "steps", "stored_blocks", "mass_code", "synthetic"),
+    *("prompt_tokens", "steps", "stored_blocks", "mass_code", "synthetic", "recording"),
     *_OPTIONAL,
 }
 

@@ -73,6 +73,8 @@ def _mass(trace: AttentionTrace) -> Iterator[str]:
     if trace.mass is None:
         yield "mass: none is stored; quality proxies cannot be computed"
         return
+    if (trace.meta.get("aggregation") or {}).get("mass", "mean") != "mean":
+        return
     totals = [decode_mass(step).sum(axis=-1) for step in trace.mass]
     low, high = min(t.min() for t in totals), max(t.max() for t in totals)
     if low < MASS_RANGE[0] or high > MASS_RANGE[1]:
