@@ -173,6 +173,24 @@ def simulate_plain(
     )
 
 
+def first_fetches_plain(
+    moves: Moves, steps: int, blocks: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return what ``remote.first_fetches`` returns."""
+    layers, heads, _ = moves.start.shape
+    fetched = np.zeros((steps, layers), dtype=np.int64)
+    held = [{int(block) for block in moves.start[layer].ravel() if block < blocks}
+            for layer in range(layers)]  # fmt: skip
+    union = np.array([len(layer) for layer in held], dtype=np.int64)
+    for step, layer, head in np.ndindex(steps, layers, heads):
+        place = int(np.ravel_multi_index((step, layer, head), (steps, layers, heads)))
+        admitted = moves.block[moves.offset[place] : moves.offset[place + 1]]
+        new = {int(block) for block in admitted if block < blocks} - held[layer]
+        fetched[step, layer] += len(new)
+        held[layer] |= new
+    return union, fetched
+
+
 def _pack(moved: list[list[tuple[int, int]]], start: NDArray[np.uint16]) -> Moves:
     """Lay the moves of each (step, layer, head) one after the other."""
     flat = np.array([pair for moves in moved for pair in moves], dtype=np.uint16).reshape(-1, 2)

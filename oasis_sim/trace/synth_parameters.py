@@ -33,10 +33,11 @@ class SynthParameters:
 
     Profile (score of a block by its popularity rank r within a head):
     ``-profile_exponent * log2(1 + r / profile_knee)``. ``head_correlation`` is the share of the
-    variance of popularity that the heads of a layer have in common.
+    variance of popularity, and of all offsets, that the heads of a layer have in common.
 
     Movement. ``static_share`` of the heads exchange ``static_exchanges`` pairs of scores per step
-    among their best 256 blocks (those of ``frozen_share`` none). In the others a block draws a
+    among their best 256 blocks (those of ``frozen_share`` none); ``exchange_pairs`` are swapped at
+    a time, then the oldest return. In the others a block draws a
     new fast offset with the head's refresh probability, from ``volatile_refresh_low`` to
     ``volatile_refresh_high``. Both are multiplied by ``volatility``, the refreshing also by the
     step's own intensity. Slow offsets wander between knots ``drift_steps`` apart.
@@ -76,6 +77,7 @@ class SynthParameters:
     frozen_share: float = 0.021
     static_exchanges: float = 6.0
     exchange_reach: float = 4.0
+    exchange_pairs: int = 32
     volatile_refresh_low: float = 0.2
     volatile_refresh_high: float = 0.6
     volatile_skew: float = 2.0
@@ -141,7 +143,7 @@ class SynthParameters:
 _COUNTS = (
     "model_layers", "kv_heads", "query_heads", "head_dim", "vocab", "context_tokens", "steps",
     "recorded_layers", "recorded_heads", "block_tokens", "stored_blocks", "mass_rounding",
-    "drift_steps",
+    "drift_steps", "exchange_pairs",
 )  # fmt: skip
 _SHARES = (
     "head_correlation", "static_share", "frozen_share",

@@ -85,9 +85,11 @@ def _aime() -> SynthParameters:
     mean = sum(errors) / len(errors)
     return SynthParameters(
         name="aime-synthetic",
-        head_correlation=0.8,
+        recorded_heads=8,
+        head_correlation=0.98,
         layer_spread=0.1,
         exchange_reach=4.0,
+        exchange_pairs=16,
         drift=0.5,
         recency_boost=5.0,
         draft_noise_by_depth=tuple(round(error / mean, 3) for error in errors),

@@ -6,6 +6,7 @@ unit, so rounding in the last bit of a float cannot change an order.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +41,7 @@ def block_scores(p: SynthParameters, seed: int) -> Scores:
     fast = _flicker(p, seed) * (1.0 + (p.flicker_top_factor - 1.0) * top)
     true = base + drift + fast
     static = np.flatnonzero(head_classes(p, seed).static)
-    true[:, static] = _exchanged(p, seed, true[0, static]) + (drift - drift[0])[:, static]
+    true[:, static] = _exchanged(p, seed, (base + drift[0])[static]) + (drift - drift[0])[:, static]
     true += _recency(p)[:, None, :]
     accepted = ExactRandom(seed, "accepted").uniform(p.steps) < p.draft_accepted_share
     noise = _draft_noise(p, seed) * (1.0 + (p.draft_top_factor - 1.0) * top)
@@ -64,10 +65,17 @@ def _popularity_ranks(p: SynthParameters, seed: int) -> Float:
     layers, heads, blocks = p.recorded_layers, p.recorded_heads, p.final_blocks
     shared = ExactRandom(seed, "popularity-layer").normal(layers, 1, blocks)
     own = ExactRandom(seed, "popularity-head").normal(layers, heads, blocks)
-    mixed = shared * np.sqrt(p.head_correlation) + own * np.sqrt(1.0 - p.head_correlation)
+    mixed = _in_common(p, shared, own)
     order = np.argsort(_quantise(-mixed), axis=-1, kind="stable")
     ranks = np.argsort(order, axis=-1, kind="stable")
     return ranks.reshape(layers * heads, blocks).astype(np.float64)
+
+
+def _in_common(p: SynthParameters, shared: Float, own: Float) -> Float:
+    """Mix what the heads of a layer share with what each has of its own, to variance 1."""
+    return np.asarray(
+        shared * np.sqrt(p.head_correlation) + own * np.sqrt(1.0 - p.head_correlation)
+    )
 
 
 def _recency(p: SynthParameters) -> Float:
@@ -80,8 +88,10 @@ def _recency(p: SynthParameters) -> Float:
 def _drift(p: SynthParameters, seed: int) -> Float:
     """Return slow offsets, float64[T + 1, G, NB]: straight lines between random knots."""
     knots = p.steps // p.drift_steps + 2
-    groups = p.recorded_layers * p.recorded_heads
-    values = p.drift * ExactRandom(seed, "drift").normal(knots, groups, p.final_blocks)
+    layers, heads, blocks = p.recorded_layers, p.recorded_heads, p.final_blocks
+    shared = ExactRandom(seed, "drift-layer").normal(knots, layers, 1, blocks)
+    own = ExactRandom(seed, "drift-head").normal(knots, layers, heads, blocks)
+    values = p.drift * _in_common(p, shared, own).reshape(knots, layers * heads, blocks)
     step = np.arange(p.steps + 1)
     left, share = step // p.drift_steps, (step % p.drift_steps) / p.drift_steps
     weight = share[:, None, None]
@@ -130,52 +140,63 @@ def head_classes(p: SynthParameters, seed: int) -> HeadClasses:
 
 
 def _exchanged(p: SynthParameters, seed: int, start: Float) -> Float:
-    """Return the scores of static heads, float64[T + 1, heads, NB], from those of step 0.
+    """Return the scores of static heads, float64[T + 1, heads, NB], around those of `start`.
 
-    Each exchange swaps the scores of two blocks, so one enters any prefix of the order for one
-    that leaves it. The better partner's rank is spread evenly over the best 256 from step to
-    step, the other's is up to ``exchange_reach`` times as large: every prefix changes by about
-    the same share.
+    An exchange swaps the scores of two blocks, so one enters any prefix of the order for one that
+    leaves it. The better partner's rank is spread evenly over the best 256 from step to step, the
+    other's is up to ``exchange_reach`` times as large: every prefix changes by about the same
+    share. ``exchange_pairs`` pairs are swapped at a time: each new pair is followed by the return
+    of the oldest, so that a head stays near its popularity however long the trace.
     """
     blocks = start.shape[-1]
     random = ExactRandom(seed, "exchange")
     classes = head_classes(p, seed)
     frozen = classes.frozen[classes.static]
     span = min(EXCHANGE_RANKS, blocks)
-    pairs = p.static_exchanges * p.volatility
+    swaps = p.static_exchanges * p.volatility
     out = np.repeat(start[None], p.steps + 1, axis=0)
     for head in np.flatnonzero(~frozen):
-        scores = start[head].copy()
-        holder = np.argsort(_quantise(-scores), kind="stable")
-        level = scores[holder]
+        scores, pairs = start[head].copy(), deque[tuple[int, int]]()
         done = random.uniform(1).item()
-        for step in range(1, p.steps + 1):
-            count = int(done + pairs) - int(done)
-            done += pairs
+        for step in range(p.steps + 1):
+            count = int(done + swaps) - int(done) if step else p.exchange_pairs
+            done += swaps if step else 0.0
             better = span * (np.arange(count) + random.uniform(count)) / max(count, 1)
             reach = 1.0 + (p.exchange_reach - 1.0) * random.uniform(count)
             worse = np.minimum((better + 1.0) * reach, blocks - 1.0).astype(np.int64)
-            for one, other in zip(better.astype(np.int64), worse, strict=True):
-                holder[[one, other]] = holder[[other, one]]
-            scores[holder] = level
+            holder = np.argsort(_quantise(-scores), kind="stable")
+            for one, other in zip(holder[better.astype(np.int64)], holder[worse], strict=True):
+                returns = len(pairs) > p.exchange_pairs
+                pair = pairs.popleft() if returns else (int(one), int(other))
+                if not returns:
+                    pairs.append(pair)
+                scores[[*pair]] = scores[[*pair[::-1]]]
             out[step, head] = scores
     return out
 
 
 def _flicker(p: SynthParameters, seed: int) -> Float:
-    """Return fast offsets, float64[T + 1, G, NB]: each keeps its value until refreshed."""
-    groups, blocks, steps = p.recorded_layers * p.recorded_heads, p.final_blocks, p.steps + 1
-    classes = head_classes(p, seed)
-    rates = classes.refresh.reshape(groups, 1)
+    """Return fast offsets, float64[T + 1, G, NB]: each keeps its value until refreshed.
+
+    The heads of a layer refresh together: one number per block and step falls below the rates of
+    all those that do. A head's own statistics do not depend on what it shares with others.
+    """
+    layers, heads, blocks = p.recorded_layers, p.recorded_heads, p.final_blocks
+    steps, classes = p.steps + 1, head_classes(p, seed)
     tone = ExactRandom(seed, "intensity").normal(steps)
     intensity = np.maximum(1.0 + p.burstiness * tone, 0.0)
-    when, what = ExactRandom(seed, "refresh"), ExactRandom(seed, "flicker")
-    out = np.empty((steps, groups, blocks))
-    out[0] = what.normal(groups, blocks)
-    for s in range(1, steps):
-        fresh = when.uniform(groups, blocks) < rates * intensity[s]
-        out[s] = np.where(fresh, what.normal(groups, blocks), out[s - 1])
-    return p.flicker * classes.amplitude.reshape(groups, 1) * out
+    when = ExactRandom(seed, "refresh")
+    shared, own = ExactRandom(seed, "flicker-layer"), ExactRandom(seed, "flicker-head")
+    out = np.empty((steps, layers, heads, blocks))
+    for s in range(steps):
+        new = _in_common(p, shared.normal(layers, 1, blocks), own.normal(layers, heads, blocks))
+        if s == 0:
+            out[s] = new
+            continue
+        fresh = when.uniform(layers, 1, blocks) < classes.refresh[..., None] * intensity[s]
+        out[s] = np.where(fresh, new, out[s - 1])
+    out *= p.flicker * classes.amplitude[..., None]
+    return out.reshape(steps, layers * heads, blocks)
 
 
 def _draft_noise(p: SynthParameters, seed: int) -> Float:

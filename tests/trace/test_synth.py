@@ -141,8 +141,8 @@ def test_shipped_calibration_file_is_that_of_the_trace(
 
 
 def test_shipped_file_is_small() -> None:
-    """The compressed trace stays below 3 MB and can serve budgets of twice 128 blocks."""
-    assert (ROOT / "traces" / "aime.jsonl.zst").stat().st_size < 3_000_000
+    """The compressed trace stays below 6 MB and can serve budgets of twice 128 blocks."""
+    assert (ROOT / "traces" / "aime.jsonl.zst").stat().st_size < 6_000_000
 
 
 # Generator
@@ -273,7 +273,7 @@ def test_draft_without_noise_is_exact() -> None:
 def test_more_static_heads_move_less() -> None:
     """A larger share of static heads leaves more of the previous set."""
     few, many = (synthesize(SMALL.replace(static_share=x), 4) for x in (0.1, 0.9))
-    assert previous(many) > previous(few) + 0.05
+    assert previous(many) > previous(few) + 0.03
 
 
 def test_blocks_appear_as_the_context_grows() -> None:
@@ -339,3 +339,16 @@ def test_command_starts_from_a_preset(tmp_path: Path) -> None:
     expected = preset("steady").replace(steps=3, recorded_layers=1)
     recipe = load_trace(tmp_path / "t.npz").meta["synthetic"]
     assert (2, expected) == (recipe["seed"], SynthParameters.from_dict(recipe["parameters"]))
+
+
+def test_heads_share_what_the_correlation_says() -> None:
+    """More in common makes the union over heads smaller; what one head does stays as it was."""
+    alone, alike = (synthesize(SMALL.replace(head_correlation=x), 3) for x in (0.0, 0.98))
+    union = [
+        np.mean(
+            [len(np.unique(step[layer, :, :TOP])) for step in t.use_order for layer in range(4)]
+        )
+        for t in (alone, alike)
+    ]
+    assert union[1] < 0.75 * union[0]
+    assert abs(previous(alone) - previous(alike)) < 0.03
