@@ -51,6 +51,7 @@ def profile_yaml(
         ),
         _sourced("hbm_capacity", f"{limits.hbm_bytes} B", "measured: reported by the driver"),
         _sourced("hbm_bandwidth", f"{_n(base.gpu.hbm_bytes_per_s)} B/s", bandwidth_source),
+        *_power_lines(base),
         "pcie:",
         _sourced("bandwidth", f"{_n(base.pcie.bytes_per_s)} B/s", base.sources["pcie.bandwidth"]),
         _sourced("usable_bandwidth", f"{_n(usable)} B/s", pcie_source),
@@ -85,6 +86,14 @@ def profile_yaml(
         *(f"  {line}" for line in engine_lines(costs)),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _power_lines(base: HardwareProfile) -> list[str]:
+    """Return the board's power, where the base knows it."""
+    power_w = base.gpu.power_w
+    if power_w is None:
+        return []
+    return [_sourced("power", f"{_n(power_w)} W", base.sources["gpu.power"])]
 
 
 def engine_lines(costs: EngineCosts) -> list[str]:

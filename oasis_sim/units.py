@@ -73,6 +73,8 @@ _FLOPS_UNITS: dict[str, int] = {
     "PFLOP/s": 10**15,
 }
 
+_POWER_UNITS: dict[str, int] = {"W": 1, "kW": 1000}
+
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]{1,25}(?:\.[0-9]{0,25})?|\.[0-9]{1,25})(?:[eE][+-]?[0-9]{1,2})?)"
     r"\s*(?P<unit>[^\s0-9.+-][^\s]*)"
@@ -103,6 +105,11 @@ def parse_time(text: str) -> int:
 def parse_flops(text: str) -> float:
     """Read a compute rate such as ``989 TFLOP/s`` as FLOP per second."""
     return float(_parse(text, "compute rate", _FLOPS_UNITS, "GFLOP/s, TFLOP/s or PFLOP/s"))
+
+
+def parse_power(text: str) -> float:
+    """Read a power such as ``700 W`` or ``1.2 kW`` as watts."""
+    return float(_parse(text, "power", _POWER_UNITS, "W or kW"))
 
 
 def _parse(

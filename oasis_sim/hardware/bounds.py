@@ -8,6 +8,7 @@ from __future__ import annotations
 
 BANDWIDTH = ("1 MB/s", "1 PB/s")
 FLOPS = ("1 GFLOP/s", "1000 PFLOP/s")
+POWER = ("1 W", "100 kW")
 HBM = ("1 MB", "1 PB")
 SIZE = ("0 B", "1 PB")
 CURVE_SIZE = ("1 B", "1 PB")

@@ -11,7 +11,7 @@ from oasis_sim.hardware import bounds
 from oasis_sim.hardware.load_engine import read_engine
 from oasis_sim.hardware.profile import EngineCosts, Gpu, HardwareProfile, Host, Link
 from oasis_sim.hardware.roofline import roofline_costs
-from oasis_sim.units import parse_bandwidth, parse_bytes, parse_flops, parse_time
+from oasis_sim.units import parse_bandwidth, parse_bytes, parse_flops, parse_power, parse_time
 
 ORIGINS = ("datasheet", "published", "measured")
 
@@ -114,6 +114,9 @@ def _read_gpu(section: SourcedFields) -> Gpu:
         bf16_flops_per_s=section.quantity("bf16_dense", parse_flops, bounds.FLOPS),
         hbm_bytes=section.quantity("hbm_capacity", parse_bytes, bounds.HBM),
         hbm_bytes_per_s=section.quantity("hbm_bandwidth", parse_bandwidth, bounds.BANDWIDTH),
+        power_w=section.quantity("power", parse_power, bounds.POWER)
+        if section.fields.has("power")
+        else None,
     )
 
 

@@ -17,13 +17,17 @@ from oasis_sim.errors import InputError, UsageError
 
 @dataclass(frozen=True)
 class Gpu:
-    """Hold the limits of one GPU: dense BF16 FLOP/s, HBM bytes and bytes per second."""
+    """Hold the limits of one GPU: dense BF16 FLOP/s, HBM bytes and bytes per second.
+
+    `power_w` is the most that the board is designed to draw, None where no source is known.
+    """
 
     title: str
     sms: int
     bf16_flops_per_s: float
     hbm_bytes: int
     hbm_bytes_per_s: float
+    power_w: float | None = None
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,26 @@ import pytest
 
 from oasis_sim.hardware import load_profile
 
-# Dense BF16 TFLOP/s, HBM GB and GB/s, host link GB/s one way, as the vendors' datasheets say.
+# Dense BF16 TFLOP/s, HBM GB and GB/s, host link GB/s one way, as the tables say that the profiles
+# name; and watts.
+WATTS = {
+    "a100": 400,
+    "h100": 700,
+    "h100-pcie": 350,
+    "h200": 700,
+    "b200": 1000,
+    "gb200": 1200,
+    "l40s": 350,
+    "rtx-pro-6000": 600,
+    "mi300x": 750,
+}
 CARDS = {
     "a100": (312, 80, 2039, 32),
     "h100-pcie": (756, 80, 2000, 64),
     "b200": (2250, 180, 8000, 64),
     "gb200": (2500, 186, 8000, 225),
     "l40s": (362, 48, 864, 32),
-    "rtx-pro-6000": (500, 96, 1792, 64),
+    "rtx-pro-6000": (503.8, 96, 1792, 64),
     "mi300x": (1307.4, 192, 5300, 64),
 }
 
@@ -47,3 +59,11 @@ def test_a_transport_taken_over_has_the_same_share_of_the_link(name: str) -> Non
         for each in (other, profile)
     ]
     assert pytest.approx(shares[0]) == shares[1]
+
+
+@pytest.mark.parametrize("name", WATTS)
+def test_power_is_that_of_the_board(name: str) -> None:
+    """Each built-in card knows the most that its board draws, and where that is said."""
+    profile = load_profile(name)
+    assert WATTS[name] == profile.gpu.power_w
+    assert "." in profile.sources["gpu.power"]
