@@ -72,6 +72,7 @@ class _Job:
     pool: float | None
     dtype: str
     threads: int
+    checkpoint: Path | None
     quiet: bool
 
 
@@ -109,7 +110,16 @@ class _Job:
 @click.option("--pool", type=float, help="Resident slots, as a multiple of the budget.")
 @click.option("--block-size", "block_tokens", type=int, help="Tokens per block.")
 @click.option(
-    "--drafter", default="skip", show_default=True, help="skip, skipA-B or ngram, as in record."
+    "--drafter",
+    default="skip",
+    show_default=True,
+    help="skip, skipA-B, ngram, oracle, model:PATH or eagle3:FOLDER, as in record.",
+)
+@click.option(
+    "--bound-join",
+    default="max",
+    show_default=True,
+    help="Score of a block by a group's heads: max, mean, min or softmax-mean.",
 )
 @click.option(
     "--trajectory",
@@ -140,6 +150,11 @@ class _Job:
 @click.option("--dtype", default="float32", show_default=True, help="float32 or bfloat16.")
 @click.option(
     "--threads", type=int, default=1, show_default=True, help="CPU threads; more is often slower."
+)
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path),
+    help="Folder to keep finished parts in; the command goes on there.",
 )
 @click.option(
     "--detail",
@@ -223,4 +238,4 @@ def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> Qu
     prompt = recording.build_prompt(model.tokenizer, text, request, follow)
     if options.decode.trajectory == "text" and not prompt.following:
         raise UsageError("--trajectory text and --question contradict each other")
-    return measure_quality(model, prompt, schemes, options, show)
+    return measure_quality(model, prompt, schemes, options, show, job.checkpoint)

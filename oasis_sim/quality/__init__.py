@@ -6,6 +6,7 @@ This package's own imports need no torch; ``measure_quality`` imports it when it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from oasis_sim.quality.options import QualityOptions, vary_scheme
 from oasis_sim.quality.result import CaseQuality, QualityResult
@@ -22,8 +23,9 @@ def measure_quality(
     schemes: Sequence[Scheme],
     options: QualityOptions,
     progress: ProgressCallback = no_progress,
+    checkpoint: Path | None = None,
 ) -> QualityResult:
     """Decode a model sparsely by each scheme; see ``oasis_sim.quality.study.run_study``."""
     from oasis_sim.quality.study import run_study
 
-    return run_study(model, prompt, schemes, options, progress)
+    return run_study(model, prompt, schemes, options, progress, checkpoint)

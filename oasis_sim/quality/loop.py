@@ -3,69 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from oasis_sim.quality.pools import LayerPools
-from oasis_sim.quality.rows import DraftRow, LoopLog, Memory, TrueRow
+from oasis_sim.quality.guess import Drafting, Guess, logits_of, run_rows
+from oasis_sim.quality.pools import RowPools
+from oasis_sim.quality.rows import DraftRows, FullRows, Memory, TrueRows
 from oasis_sim.quality.start import Start
-from oasis_sim.record.attention import (
-    AttentionPass,
-    CausalPass,
-    LayerInput,
-    RowsPass,
-    run_pass,
-)
+from oasis_sim.quality.store import ALL, LayerBounds, LayerStore
 from oasis_sim.record.backend import RecordedModel
-from oasis_sim.record.drafters import ngram_draft, without_layers
 from oasis_sim.residency.predict import DRAFT, PREVIOUS
 from oasis_sim.residency.rule import ResidencyRule
-
-
-class FullLoop:
-    """Decode with full attention."""
-
-    def __init__(self, model: RecordedModel, start: Start) -> None:
-        """Go on after the prompt."""
-        self._model = model
-        self._store = start.fork()
-        self._position = len(start.prompt)
-
-    def step(self, tokens: Sequence[int]) -> Tensor:
-        """Process the next tokens, one or several; return the logits after each, float32 [Q, V]."""
-        ids = torch.tensor(tokens)
-        positions = torch.arange(self._position, self._position + len(tokens))
-        attention = CausalPass(self._store, keep_queries=False)
-        states = run_pass(self._model.module, ids, positions, attention)
-        self._position += len(tokens)
-        logits: Tensor = self._model.module.get_output_embeddings()(states).float()
-        return logits
+from oasis_sim.trace.trace import Order
 
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """Say which blocks are kept and who predicts: a predictor of ``oasis_sim.residency``.
-
-    ``skipped`` are the layers that the drafter leaves out; none means the n-gram drafter. Plans
-    that run side by side have one drafter.
-    """
+    """Say which blocks are kept and who predicts: a predictor of ``oasis_sim.residency``."""
 
     rule: ResidencyRule
     predictor: str
-    skipped: tuple[int, ...] = ()
 
 
 @dataclass(eq=False)
-class _Run:
-    """Hold one run of several that decode side by side."""
+class LoopLog:
+    """Collect what the steps of one row did; L counts full-attention layers.
 
-    plan: LoopPlan
-    memory: Memory
-    history: list[int]
-    log: LoopLog = field(default_factory=LoopLog)
+    By step: counts int32 [L, H], captured attention mass float64 [L, H], draft tokens; with
+    ``keep_orders`` also the orders, uint16 [L, H, N], by the true query and by the draft's.
+    """
+
+    keep_orders: bool = False
+    needed: list[NDArray[np.int32]] = field(default_factory=list)
+    admitted: list[NDArray[np.int32]] = field(default_factory=list)
+    overlap: list[NDArray[np.int32]] = field(default_factory=list)
+    mass: list[NDArray[np.float64]] = field(default_factory=list)
+    drafts: list[int] = field(default_factory=list)
+    use_order: list[Order] = field(default_factory=list)
+    draft_order: list[Order] = field(default_factory=list)
+
+
+class FullLoops:
+    """Decode rows with full attention."""
+
+    def __init__(self, model: RecordedModel, start: Start, rows: int = 1) -> None:
+        """Go on after the prompt."""
+        self._model = model
+        self._memory = _memory(start, rows, ())
+        self._position = len(start.prompt)
+
+    def step(self, tokens: Sequence[int]) -> Tensor:
+        """Process each row's next token; return the logits of those after, float32 [R, V]."""
+        states = run_rows(self._model, tokens, self._position, FullRows(self._memory))
+        self._position += 1
+        return logits_of(self._model, states)
 
 
 class ClosedLoops:
@@ -74,100 +68,92 @@ class ClosedLoops:
     Keys and values of decoded tokens come from the sparse rows themselves. A draft row follows
     each true row, at the next position, over the same blocks; its query predicts the next step.
     Sliding-window layers attend to their window, which is never offloaded. Several plans run side
-    by side, as rows of the same passes; they share nothing but the prompt.
+    by side, as rows of the same passes; they share nothing but the prompt and the drafter.
     """
 
-    def __init__(self, model: RecordedModel, start: Start, plans: Sequence[LoopPlan]) -> None:
+    def __init__(
+        self,
+        model: RecordedModel,
+        start: Start,
+        plans: Sequence[LoopPlan],
+        guess: Guess,
+        *,
+        keep_orders: bool = False,
+    ) -> None:
         """Go on after the prompt; step 0 starts with the blocks that its own query chooses."""
         self._model = model
+        self._guess = guess
         self._layers = start.full_layers
-        self._runs = [self._begin(start, plan) for plan in plans]
-
-    def _begin(self, start: Start, plan: LoopPlan) -> _Run:
-        pools = {layer: LayerPools(plan.rule, start.kv_heads) for layer in self._layers}
-        memory = Memory(plan.rule, start.fork(), start.bounds.copy(), pools)
-        return _Run(plan, memory, list(start.prompt))
-
-    @property
-    def logs(self) -> list[LoopLog]:
-        """Return the log of each run."""
-        return [run.log for run in self._runs]
+        self._plans = tuple(plans)
+        self._memory = _memory(start, len(plans), [plan.rule for plan in plans])
+        self._memory.own_targets = [
+            row for row, plan in enumerate(plans) if plan.predictor not in {DRAFT, PREVIOUS}
+        ]
+        self._histories = [list(start.prompt) for _ in plans]
+        self.logs = [LoopLog(keep_orders) for _ in plans]
 
     def step(self, tokens: Sequence[int]) -> Tensor:
-        """Process each run's next token; return the logits of those after, float32 [R, V]."""
-        position = len(self._runs[0].history)
-        rows = [TrueRow(run.memory, position) for run in self._runs]
-        for run, token in zip(self._runs, tokens, strict=True):
-            run.history.append(token)
-        states = run_rows(self._model, tokens, position, rows)
-        for run, row in zip(self._runs, rows, strict=True):
-            row.write(run.log, self._layers)
-            if run.plan.predictor == PREVIOUS:
-                run.memory.targets = row.orders
-        drafting = [
-            (run, row)
-            for run, row in zip(self._runs, rows, strict=True)
-            if run.plan.predictor == DRAFT
-        ]
-        if drafting:
-            self._predict(drafting, position)
-        logits: Tensor = self._model.module.get_output_embeddings()(states).float()
+        """Process each row's next token; return the logits of those after, float32 [R, V]."""
+        position = len(self._histories[0])
+        for history, token in zip(self._histories, tokens, strict=True):
+            history.append(token)
+        true_rows = TrueRows(self._memory, position)
+        states = run_rows(self._model, tokens, position, true_rows)
+        self._write(true_rows)
+        logits = logits_of(self._model, states)
+        self._predict(true_rows, logits.argmax(dim=-1).tolist())
         return logits
 
-    def _predict(self, drafting: Sequence[tuple[_Run, TrueRow]], position: int) -> None:
-        """Draft a token per run and run it over the blocks of its true row; keep its orders."""
-        drafts = self._draft_tokens([run for run, _ in drafting], position)
-        choosers = [DraftRow(run.memory, row) for run, row in drafting]
-        after = torch.tensor([position + 1])
-        passes = [
-            RowsPass(run.memory.store, after, chooser)
-            for (run, _), chooser in zip(drafting, choosers, strict=True)
-        ]
-        run_rows(self._model, drafts, position + 1, passes)
-        for (run, _), draft, chooser in zip(drafting, drafts, choosers, strict=True):
-            run.memory.targets = chooser.orders
-            run.log.drafts.append(draft)
-            orders = [chooser.orders[layer] for layer in self._layers]
-            run.log.draft_order.append(np.stack(orders))
+    def _write(self, done: TrueRows) -> None:
+        """Add a step to the logs."""
+        moved = [done.moved[layer] for layer in self._layers]
+        mass = np.stack([done.mass[layer] for layer in self._layers], axis=1)
+        orders = np.stack([done.orders[layer] for layer in self._layers], axis=1)
+        for name in ("needed", "admitted", "overlap"):
+            counts = np.stack([getattr(step, name) for step in moved], axis=1)
+            for row, log in enumerate(self.logs):
+                getattr(log, name).append(counts[row])
+        for row, log in enumerate(self.logs):
+            log.mass.append(mass[row])
+            if log.keep_orders:
+                log.use_order.append(orders[row])
 
-    def _draft_tokens(self, runs: Sequence[_Run], position: int) -> list[int]:
-        """Guess the next tokens; the drafter has its own memory and sees the whole context."""
-        skipped = runs[0].plan.skipped
-        if not skipped:
-            return [ngram_draft(run.history) for run in runs]
-        here = torch.tensor([position])
-        passes = [RowsPass(run.memory.store, here) for run in runs]
-        with without_layers(self._model.module, skipped):
-            tokens = [run.history[-1] for run in runs]
-            states = run_rows(self._model, tokens, position, passes)
-            logits = self._model.module.get_output_embeddings()(states)
-        return [int(token) for token in logits.argmax(dim=-1)]
+    def _predict(self, true_rows: TrueRows, likeliest: Sequence[int]) -> None:
+        """Set the targets of the next step by each row's predictor.
+
+        ``previous`` keeps the true order; ``draft`` drafts a token per row and runs it over the
+        blocks of its true row; the others take the next step's own order.
+        """
+        memory = self._memory
+        previous, drafting = self._rows_of(PREVIOUS), self._rows_of(DRAFT)
+        for layer in self._layers:
+            memory.predict(layer, previous, true_rows.orders[layer][previous])
+        if not drafting:
+            return
+        rows = ALL if len(drafting) == len(self._plans) else drafting
+        histories = [self._histories[row] for row in drafting]
+        state = Drafting(memory, rows, histories, [likeliest[row] for row in drafting])
+        drafts = self._guess.guess(state)
+        chooser = DraftRows(memory, rows, true_rows)
+        run_rows(self._model, drafts, true_rows.position + 1, chooser)
+        for layer in self._layers:
+            memory.predict(layer, drafting, chooser.orders[layer])
+        orders = np.stack([chooser.orders[layer] for layer in self._layers], axis=1)
+        for place, row in enumerate(drafting):
+            self.logs[row].drafts.append(drafts[place])
+            if self.logs[row].keep_orders:
+                self.logs[row].draft_order.append(orders[place])
+
+    def _rows_of(self, predictor: str) -> list[int]:
+        return [row for row, plan in enumerate(self._plans) if plan.predictor == predictor]
 
 
-def run_rows(
-    model: RecordedModel, tokens: Sequence[int], position: int, passes: Sequence[AttentionPass]
-) -> Tensor:
-    """Run one token per pass, all at one position; return final states [R, hidden]."""
-    positions = torch.full((len(passes),), position)
-    return run_pass(model.module, torch.tensor(tokens), positions, _RowByRow(passes))
-
-
-class _RowByRow:
-    """Give each row of a pass an attention of its own."""
-
-    def __init__(self, passes: Sequence[AttentionPass]) -> None:
-        self._passes = passes
-
-    def attend(self, inputs: LayerInput) -> Tensor:
-        """Return the heads' output, [Hq, R, d]."""
-        out = []
-        for place, row in enumerate(self._passes):
-            part = slice(place, place + 1)
-            one = replace(
-                inputs,
-                query=inputs.query[:, part],
-                key=inputs.key[:, part],
-                value=inputs.value[:, part],
-            )
-            out.append(row.attend(one))
-        return torch.cat(out, dim=1)
+def _memory(start: Start, rows: int, rules: Sequence[ResidencyRule]) -> Memory:
+    """Return what rows keep, as it is after the prompt; no rules for full attention."""
+    full = start.full_layers if rules else ()
+    return Memory(
+        block_tokens=start.block_tokens,
+        stores={layer: LayerStore(start, layer, rows) for layer in range(len(start.spans))},
+        bounds={layer: LayerBounds(start, layer) for layer in full},
+        pools={layer: RowPools(rules, start.kv_heads, start.blocks) for layer in full},
+    )

@@ -33,16 +33,18 @@ class StepQuality:
     admitted: NDArray[np.int32]
 
 
-def output_quality(full: Values, sparse: Values, token: int) -> tuple[float, float, float]:
+def output_quality(full: Values, sparse: Values, token: int) -> Values:
     """Return KL(full || sparse), whether the likeliest tokens agree, and the NLL difference.
 
-    ``full`` and ``sparse`` are log-probabilities, float64 [V]; ``token`` is the one that follows.
+    ``full`` [V] and ``sparse`` [R, V] are log-probabilities; ``token`` is the one that follows.
+    Returns float64 [R, 3].
     """
     possible = full > -np.inf
-    kl = float(np.sum(np.exp(full[possible]) * (full[possible] - sparse[possible])))
-    agree = float(np.argmax(full) == np.argmax(sparse))
+    terms = np.exp(full[possible]) * (full[possible] - sparse[:, possible])
     # The sum of a divergence is 0 or more; what lies below is rounding.
-    return max(kl, 0.0), agree, float(full[token] - sparse[token])
+    kl = np.maximum(terms.sum(axis=-1), 0.0)
+    agree = sparse.argmax(axis=-1) == np.argmax(full)
+    return np.stack([kl, agree, full[token] - sparse[:, token]], axis=-1)
 
 
 def summarise(
@@ -106,18 +108,13 @@ def compare_texts(full: Sequence[int], sparse: Sequence[int], nll_difference: fl
     return FreeRun(len(equal), before, sum(equal) / len(equal), nll_difference)
 
 
-def collect(
-    schemes: Sequence[Scheme],
-    runs: Sequence[CaseQuality],
-    kl: Sequence[Values],
-    boot: BlockBootstrap,
-) -> tuple[CaseQuality, ...]:
+def collect(cases: Sequence[CaseQuality], boot: BlockBootstrap) -> tuple[CaseQuality, ...]:
     """Add to each case how far its KL lies above that of the case that fetches most."""
-    best = most_fetching(schemes)
+    best = most_fetching([case.scheme for case in cases])
     done = []
-    for scheme, case, values in zip(schemes, runs, kl, strict=True):
-        least = kl[best[scheme.budget_tokens, scheme.predictor]]
-        more = boot.estimate(values[1:] - least[1:])
+    for case in cases:
+        least = cases[best[case.scheme.budget_tokens, case.scheme.predictor]]
+        more = boot.estimate(np.array(case.kl_by_step) - np.array(least.kl_by_step))
         estimates = {**case.estimates, "kl_above_most_fetching": more}
         done.append(replace(case, estimates=estimates))
     return tuple(done)

@@ -1,74 +1,145 @@
-"""The working set of one layer while a model decodes: one pool per KV head.
+"""The working sets of one layer while rows decode side by side, moved all at once.
 
-The pools are those of ``oasis_sim.residency.plain``: a model that really decodes and a trace that
-is replayed move the same blocks by the same code, which the tests hold equal to the compiled core.
+Every (row, KV head) has a pool of its own. The rules are those of ``oasis_sim.residency.plain``,
+written for arrays; the tests hold the two, and the compiled core, equal on the same orders.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oasis_sim.residency.plain import HeadPool, caps_of
 from oasis_sim.residency.rule import ResidencyRule
-from oasis_sim.trace.trace import Order
+from oasis_sim.trace.trace import NO_BLOCK, Order
+
+_NEVER = np.iinfo(np.int64).max
+
+Blocks = NDArray[np.bool_]
+Counts = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False)
-class LayerStep:
-    """Report one step of a layer: blocks that attention reads, bool [H, B], and counts [H].
+class PoolStep:
+    """Report one step of a layer: blocks that attention reads, bool [R, H, B], counts [R, H].
 
     ``overlap`` counts the chosen blocks that the true query would have chosen.
     """
 
-    attended: NDArray[np.bool_]
-    needed: NDArray[np.int32]
-    admitted: NDArray[np.int32]
-    overlap: NDArray[np.int32]
+    attended: Blocks
+    needed: Counts
+    admitted: Counts
+    overlap: Counts
 
 
-class LayerPools:
-    """Hold the pools of a layer's KV heads and move them step by step."""
+class RowPools:
+    """Hold the pools of a layer, R rows times H heads, and move them step by step."""
 
-    def __init__(self, rule: ResidencyRule, heads: int) -> None:
-        """Start with empty pools."""
-        self._rule = rule
-        self._pools = [HeadPool(rule) for _ in range(heads)]
+    def __init__(self, rules: Sequence[ResidencyRule], heads: int, blocks: int) -> None:
+        """Start with empty pools, for block ids below ``blocks``; one rule per row."""
+        rows = len(rules)
+        self._rules = tuple(rules)
+        self._chosen = _column(rule.chosen_blocks for rule in rules)
+        self._pool = _column(rule.pool_blocks for rule in rules)
+        self._cap = _column(rule.cap_blocks for rule in rules)
+        self._first = _column(rule.sink_blocks for rule in rules)
+        self._shared_caps = np.array([rule.cap_over_heads for rule in rules])
+        self._most = max(rule.chosen_blocks for rule in rules)
+        self._resident = np.zeros((rows, heads, blocks), dtype=np.bool_)
+        self._stamp = np.zeros((rows, heads, blocks), dtype=np.int64)
         self._step = 0
 
-    def advance(self, position: int, use: Order, target: Order) -> LayerStep:
-        """Take the next step, at a token position; orders uint16 [H, N].
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return rows, heads and blocks."""
+        return self._resident.shape
+
+    def advance(self, position: int, use: Order, target: Order) -> PoolStep:
+        """Take the next step, at a token position; orders [R, H, N], best first.
 
         ``use`` is the order by the step's true query, ``target`` the one that was predicted for
         this step. The first step starts with the true set, whatever was predicted.
         """
-        heads, rule = len(self._pools), self._rule
-        last = rule.last_candidate(position)
-        attended = np.zeros((heads, position // rule.block_tokens + 1), dtype=np.bool_)
-        attended[:, : rule.sink_blocks] = True
-        attended[:, max(last + 1, 0) :] = True
-        needed, admitted, overlap = (np.zeros(heads, dtype=np.int32) for _ in range(3))
-        true_sets = [
-            pool.choose(order, position) for pool, order in zip(self._pools, use, strict=True)
-        ]
-        goals = true_sets
+        last = _column(rule.last_candidate(position) for rule in self._rules)
+        true_rank = self._ranked(use, last)
+        true_set = self._marked(true_rank)
+        needed = admitted = np.zeros(true_rank.shape[:2], dtype=np.int32)
+        goal, drop = true_set, None
         if self._step == 0:
-            for pool, true_set in zip(self._pools, true_sets, strict=True):
-                pool.fill(true_set)
+            self._resident |= true_set
         else:
-            goals = [
-                pool.choose(order, position)
-                for pool, order in zip(self._pools, target, strict=True)
-            ]
-            caps = caps_of(self._pools, goals, rule)
-            for head, pool in enumerate(self._pools):
-                needed[head], fetched = pool.advance(self._step, goals[head], caps[head])
-                admitted[head] = len(fetched)
-        for head, pool in enumerate(self._pools):
-            read = pool.attended(goals[head])
-            attended[head, list(read)] = True
-            overlap[head] = len(read & set(true_sets[head]))
+            rank = self._ranked(target, last)
+            goal = self._marked(rank)
+            needed, admitted, drop = self._move(rank, goal)
+        read = self._resident if drop is None else self._resident & ~drop
+        blocks = position // self._rules[0].block_tokens + 1
+        ids = np.arange(blocks)
+        always = (ids < self._first) | (ids > last)
         self._step += 1
-        return LayerStep(attended, needed, admitted, overlap)
+        return PoolStep(
+            attended=read[..., :blocks] | always,
+            needed=needed,
+            admitted=admitted,
+            overlap=(read & true_set).sum(axis=-1, dtype=np.int32),
+        )
+
+    def _ranked(self, order: Order, last: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return each pool's best candidates by rank, [R, H, most chosen]; -1 = none."""
+        allowed = (order >= self._first) & (order <= last) & (order != NO_BLOCK)
+        rank = np.cumsum(allowed, axis=-1) - 1
+        taken = allowed & (rank < self._chosen)
+        ranked = np.full((*order.shape[:2], self._most), -1, dtype=np.int64)
+        row, head, place = np.nonzero(taken)
+        ranked[row, head, rank[row, head, place]] = order[row, head, place]
+        return ranked
+
+    def _marked(self, ranked: NDArray[np.int64]) -> Blocks:
+        """Return which blocks are ranked, [R, H, blocks]."""
+        marked = np.zeros_like(self._resident)
+        row, head, place = np.nonzero(ranked >= 0)
+        marked[row, head, ranked[row, head, place]] = True
+        return marked
+
+    def _move(self, ranked: NDArray[np.int64], goal: Blocks) -> tuple[Counts, Counts, Blocks]:
+        """Admit, evict and stamp; return needed, admitted and what is resident but not read."""
+        here = np.take_along_axis(self._resident, np.maximum(ranked, 0), axis=-1)
+        missing = (ranked >= 0) & ~here
+        granted = self._granted(missing)
+        row, head, place = np.nonzero(granted)
+        outside = self._resident & ~goal
+        leaving = np.where(
+            outside, self._stamp * outside.shape[-1] + np.arange(outside.shape[-1]), _NEVER
+        )
+        leave_rank = np.empty_like(leaving)
+        np.put_along_axis(
+            leave_rank, np.argsort(leaving, axis=-1), np.arange(outside.shape[-1]), axis=-1
+        )
+        admitted = granted.sum(axis=-1, dtype=np.int32)
+        held = self._resident.sum(axis=-1) + admitted
+        excess = np.maximum(held - self._pool[..., 0], 0)
+        unread = np.maximum(held - excess - self._chosen[..., 0], 0)
+        self._resident &= ~(outside & (leave_rank < excess[..., None]))
+        self._resident[row, head, ranked[row, head, place]] = True
+        self._stamp[goal & self._resident] = self._step
+        drop = outside & (leave_rank < (excess + unread)[..., None])
+        return missing.sum(axis=-1, dtype=np.int32), admitted, drop
+
+    def _granted(self, missing: Blocks) -> Blocks:
+        """Return which missing blocks may be fetched, best first; heads may share their caps."""
+        alone = np.cumsum(missing, axis=-1) <= self._cap
+        if not self._shared_caps.any():
+            return missing & alone
+        rows, heads, most = missing.shape
+        by_rank = missing.transpose(0, 2, 1).reshape(rows, -1)
+        together = (np.cumsum(by_rank, axis=-1) <= self._cap[:, 0] * heads).reshape(
+            rows, most, heads
+        )
+        shared = self._shared_caps[:, None, None]
+        return missing & np.where(shared, together.transpose(0, 2, 1), alone)
+
+
+def _column(values: Iterable[int]) -> NDArray[np.int64]:
+    """Return one value per row, [R, 1, 1]."""
+    return np.array(list(values), dtype=np.int64)[:, None, None]

@@ -76,6 +76,7 @@ class CaseQuality:
     bytes_per_step: float
     layers: tuple[LayerQuality, ...]
     stretches: tuple[StretchQuality, ...]
+    kl_by_step: tuple[float, ...]  # steps 1 .. T-1
     draft_accepted: float | None = None
     free_run: FreeRun | None = None
 
@@ -101,6 +102,7 @@ class CaseQuality:
             "layers": [asdict(layer) for layer in self.layers],
             "stretches": [asdict(stretch) for stretch in self.stretches],
             "free_run": None if self.free_run is None else asdict(self.free_run),
+            "kl_by_step": list(self.kl_by_step),
         }
 
     def flat(self) -> dict[str, Any]:

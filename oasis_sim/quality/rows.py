@@ -1,4 +1,4 @@
-"""One step of a sparse decode, layer by layer: the true row and the draft row behind it."""
+"""The passes of one sparse step, layer by layer, for all rows at once."""
 
 from __future__ import annotations
 
@@ -9,120 +9,133 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oasis_sim.quality.pools import LayerPools
-from oasis_sim.quality.start import BlockBounds
-from oasis_sim.record.attention import KeyValueStore, LayerInput, masked_attention, visible
-from oasis_sim.record.orders import bound_scores, listed_blocks, order_blocks
-from oasis_sim.residency.rule import ResidencyRule
+from oasis_sim.quality.pools import PoolStep, RowPools
+from oasis_sim.quality.store import ALL, LayerBounds, LayerStore, Rows, attend, attend_masked
+from oasis_sim.record.attention import LayerInput
+from oasis_sim.record.orders import order_blocks
 from oasis_sim.trace.trace import NO_BLOCK, Order
 
 
 @dataclass(eq=False)
-class LoopLog:
-    """Collect what the steps did; L counts full-attention layers.
+class Memory:
+    """Hold what the rows keep from step to step: keys and values, and the pools.
 
-    By step: counts int32 [L, H], captured attention mass float64 [L, H], orders uint16
-    [L, H, N] by the true query and by the draft's; draft tokens.
+    By layer; bounds and pools of full-attention layers only. ``targets`` are the orders, uint16
+    [R, H, blocks], that were predicted for the next step; rows of ``own_targets`` take the order
+    by their step's own query instead.
     """
 
-    needed: list[NDArray[np.int32]] = field(default_factory=list)
-    admitted: list[NDArray[np.int32]] = field(default_factory=list)
-    overlap: list[NDArray[np.int32]] = field(default_factory=list)
-    mass: list[NDArray[np.float64]] = field(default_factory=list)
-    use_order: list[Order] = field(default_factory=list)
-    draft_order: list[Order] = field(default_factory=list)
-    drafts: list[int] = field(default_factory=list)
-
-
-@dataclass(eq=False)
-class Memory:
-    """Hold what a run keeps from step to step: keys and values, pools, the next targets."""
-
-    rule: ResidencyRule
-    store: KeyValueStore
-    bounds: BlockBounds
-    pools: dict[int, LayerPools]
+    block_tokens: int
+    stores: dict[int, LayerStore]
+    bounds: dict[int, LayerBounds]
+    pools: dict[int, RowPools]
+    own_targets: list[int] = field(default_factory=list)
     targets: dict[int, Order] = field(default_factory=dict)
 
-    def order(self, inputs: LayerInput, position: int) -> Order:
-        """Order the blocks by a row's query, uint16 [H, N]."""
-        low, high = self.bounds.of(inputs.layer, self.store.keys(inputs.layer))
-        listed = listed_blocks(
-            torch.tensor([position]), low.shape[1], self.rule.block_tokens, inputs.span
-        )
-        order = order_blocks(bound_scores(inputs.query, low, high), listed)[0]
-        return np.asarray(torch.where(order < 0, NO_BLOCK, order)).astype(np.uint16)
+    def target(self, layer: int, own: Order) -> Order:
+        """Return the orders that the pools of a layer move towards; ``own`` are the step's."""
+        if layer not in self.targets:
+            return own
+        known = self.targets[layer]
+        known[self.own_targets, :, : own.shape[-1]] = own[self.own_targets]
+        return known
 
-    def tokens_of(self, blocks: NDArray[np.bool_], tokens: int) -> Tensor:
-        """Return which of the first tokens lie in the blocks of each head, bool [H, tokens]."""
-        wide = torch.from_numpy(blocks).repeat_interleave(self.rule.block_tokens, dim=-1)
-        return wide[:, :tokens]
+    def predict(self, layer: int, rows: list[int], orders: Order) -> None:
+        """Keep some rows' orders as their targets of the next step."""
+        if layer not in self.targets:
+            self.targets[layer] = np.full(self.pools[layer].shape, NO_BLOCK, dtype=np.uint16)
+        self.targets[layer][rows, :, : orders.shape[-1]] = orders
+
+    def order(self, inputs: LayerInput, position: int, rows: Rows = ALL) -> Order:
+        """Order the complete blocks at a position by the rows' queries, uint16 [R, H, N]."""
+        layer, blocks = inputs.layer, position // self.block_tokens
+        scores = self.bounds[layer].scores(inputs, self.stores[layer], rows, blocks)
+        listed = scores.new_ones((len(scores), blocks), dtype=torch.bool)
+        return np.asarray(order_blocks(scores, listed)).astype(np.uint16)
+
+    def token_mask(self, attended: NDArray[np.bool_], tokens: int) -> Tensor:
+        """Return which of the first tokens lie in blocks [R, H, B], bool [H, R, tokens]."""
+        wide = torch.from_numpy(attended).repeat_interleave(self.block_tokens, dim=-1)
+        return wide[..., :tokens].transpose(0, 1)
 
 
-class TrueRow:
-    """Attention of one true row: append, move the pools, attend what they hold."""
+class FullRows:
+    """Append the rows and let each attend all before it, and itself."""
+
+    def __init__(self, memory: Memory) -> None:
+        """Go on after what the memory holds."""
+        self._memory = memory
+
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, R, d]."""
+        store = self._memory.stores[inputs.layer]
+        store.append(inputs.key, inputs.value)
+        return attend(store, inputs, ALL, store.filled)
+
+
+class TrueRows:
+    """Append the rows, move the pools, attend what they hold."""
 
     def __init__(self, memory: Memory, position: int) -> None:
+        """Take the step at a position."""
         self._memory = memory
         self.position = position
         self.orders: dict[int, Order] = {}
-        self.attended: dict[int, NDArray[np.bool_]] = {}
-        self._counts: dict[int, tuple[NDArray[np.int32], ...]] = {}
-        self._mass: dict[int, NDArray[np.float64]] = {}
+        self.moved: dict[int, PoolStep] = {}
+        self.mass: dict[int, NDArray[np.float64]] = {}
 
     def attend(self, inputs: LayerInput) -> Tensor:
-        """Return the heads' output, [Hq, 1, d]."""
+        """Return the heads' output, [Hq, R, d]."""
         memory, layer = self._memory, inputs.layer
-        store = memory.store
-        store.append(layer, inputs.key, inputs.value)
-        keys, values = store.keys(layer), store.values(layer)
+        store = memory.stores[layer]
+        store.append(inputs.key, inputs.value)
         if inputs.span is not None:
-            rows, columns = torch.tensor([self.position]), torch.arange(keys.shape[1])
-            return masked_attention(inputs, keys, values, visible(rows, columns, inputs.span))
+            return attend(store, inputs, ALL, store.filled)
         order = self.orders[layer] = memory.order(inputs, self.position)
-        target = memory.targets.get(layer, order)
-        done = memory.pools[layer].advance(self.position, order, target)
-        self.attended[layer] = done.attended
-        self._counts[layer] = (done.needed, done.admitted, done.overlap)
-        mask = memory.tokens_of(done.attended, keys.shape[1])
-        self._mass[layer] = captured_mass(inputs, keys, mask)
-        group = inputs.query.shape[0] // keys.shape[0]
-        return masked_attention(inputs, keys, values, mask[:, None].repeat_interleave(group, dim=0))
-
-    def write(self, log: LoopLog, layers: tuple[int, ...]) -> None:
-        """Add this step to a log."""
-        counts = np.array([self._counts[layer] for layer in layers], dtype=np.int32)
-        log.needed.append(counts[:, 0])
-        log.admitted.append(counts[:, 1])
-        log.overlap.append(counts[:, 2])
-        log.mass.append(np.stack([self._mass[layer] for layer in layers]))
-        log.use_order.append(np.stack([self.orders[layer] for layer in layers]))
+        target = memory.target(layer, order)
+        moved = self.moved[layer] = memory.pools[layer].advance(self.position, order, target)
+        mask = memory.token_mask(moved.attended, store.filled)
+        out, mass = attend_masked(store, inputs, ALL, mask)
+        self.mass[layer] = np.asarray(mass)
+        return out
 
 
-class DraftRow:
-    """Let a draft row attend the blocks of its true row; keep the orders by its query."""
+class DraftRows:
+    """Let drafts, at the next position, attend the blocks of their true rows and themselves."""
 
-    def __init__(self, memory: Memory, true_row: TrueRow) -> None:
+    def __init__(self, memory: Memory, rows: Rows, true_rows: TrueRows) -> None:
+        """Follow some of the true rows."""
         self._memory = memory
-        self._true_row = true_row
+        self._rows = rows
+        self._true_rows = true_rows
         self.orders: dict[int, Order] = {}
 
-    def choose(self, inputs: LayerInput) -> Tensor:
-        """Return which tokens of the store the row may attend, bool [H, 1, S]."""
-        heads, tokens = inputs.key.shape[0], self._memory.store.filled(inputs.layer)
-        if inputs.span is not None:
-            return torch.ones(heads, 1, tokens, dtype=torch.bool)
-        self.orders[inputs.layer] = self._memory.order(inputs, self._true_row.position + 1)
-        return self._memory.tokens_of(self._true_row.attended[inputs.layer], tokens)[:, None]
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, R, d]; keep the orders by the drafts' queries."""
+        memory, layer = self._memory, inputs.layer
+        store, after = memory.stores[layer], self._true_rows.position + 1
+        with store.borrowed(inputs, self._rows, after):
+            if inputs.span is not None:
+                return attend(store, inputs, self._rows, after + 1)
+            self.orders[layer] = memory.order(inputs, after, self._rows)
+            attended = self._true_rows.moved[layer].attended[self._rows]
+            mask = memory.token_mask(attended, after)
+            itself = torch.ones(*mask.shape[:2], 1, dtype=torch.bool)
+            mask = torch.cat([mask, itself], dim=2)
+            return attend_masked(store, inputs, self._rows, mask)[0]
 
 
-def captured_mass(inputs: LayerInput, keys: Tensor, mask: Tensor) -> NDArray[np.float64]:
-    """Return the share of full attention that lies on the mask's tokens, float64 [H].
+class DrafterRows:
+    """Let rows of a drafter at the newest position attend all before it, and themselves."""
 
-    Softmax attention of the one query [Hq, 1, d] over all keys [H, S, d], mean over each group.
-    """
-    grouped = inputs.query.reshape(keys.shape[0], -1, keys.shape[2])
-    scores = (grouped @ keys.transpose(1, 2)).float() * inputs.scaling
-    weights = torch.softmax(scores, dim=-1).mean(dim=1)
-    captured = torch.where(mask, weights, 0.0).sum(dim=-1, dtype=torch.float64)
-    return np.asarray(captured)
+    def __init__(self, memory: Memory, rows: Rows, position: int) -> None:
+        """Look on from a position without leaving anything behind."""
+        self._memory = memory
+        self._rows = rows
+        self._position = position
+
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, R, d]."""
+        store = self._memory.stores[inputs.layer]
+        with store.borrowed(inputs, self._rows, self._position):
+            return attend(store, inputs, self._rows, self._position + 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from oasis_sim.errors import InputError
@@ -14,46 +13,26 @@ from oasis_sim.record.orders import block_extremes
 from oasis_sim.record.trajectory import Trajectory
 
 
-class BlockBounds:
-    """Keep the extreme keys of complete blocks; each block is looked at once."""
-
-    def __init__(
-        self, block_tokens: int, known: Mapping[int, tuple[Tensor, Tensor]] | None = None
-    ) -> None:
-        """Start with what is known by layer: minimum and maximum keys, [H, N, d] each."""
-        self._block_tokens = block_tokens
-        self._known = dict(known or {})
-
-    def copy(self) -> BlockBounds:
-        """Return bounds that go on from here on their own."""
-        return BlockBounds(self._block_tokens, self._known)
-
-    def of(self, layer: int, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the extremes of all complete blocks of a layer's keys so far, [H, S, d]."""
-        known = self._known.get(layer)
-        done = 0 if known is None else known[0].shape[1]
-        if known is None or keys.shape[1] // self._block_tokens > done:
-            low, high = block_extremes(keys[:, done * self._block_tokens :], self._block_tokens)
-            if known is not None:
-                low = torch.cat([known[0], low], dim=1)
-                high = torch.cat([known[1], high], dim=1)
-            known = self._known[layer] = (low, high)
-        return known
-
-
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Hold a prompt's keys and values, which no run changes, and what its layers see."""
+    """Hold a prompt's keys and values, which no run changes, and what its layers see.
+
+    ``bounds`` are the extreme keys of the prompt's complete blocks by full-attention layer: minimum
+    and maximum, float64 [H, N, d] each. ``store`` may hold tokens after the prompt; they are not
+    read.
+    """
 
     store: KeyValueStore
-    bounds: BlockBounds
+    bounds: Mapping[int, tuple[Tensor, Tensor]]
     prompt: tuple[int, ...]
     room: int  # tokens that a run may add
     spans: tuple[int | None, ...]
     kv_heads: int
+    block_tokens: int
+    bound_join: str = "max"
 
     @classmethod
-    def after_prompt(cls, path: Trajectory, block_tokens: int) -> Start:
+    def after_prompt(cls, path: Trajectory, block_tokens: int, bound_join: str = "max") -> Start:
         """Keep the prompt of a trajectory.
 
         Raises InputError when no layer attends to the whole context.
@@ -64,18 +43,20 @@ class Start:
                 field="sliding_window",
                 fix="use a model with full-attention layers",
             )
-        store = _copy(path.store, len(path.spans), path.prompt_tokens, 0)
-        bounds = BlockBounds(block_tokens)
-        for layer, span in enumerate(path.spans):
-            if span is None:
-                bounds.of(layer, store.keys(layer))
+        bounds = {
+            layer: block_extremes(path.store.keys(layer)[:, : path.prompt_tokens], block_tokens)
+            for layer, span in enumerate(path.spans)
+            if span is None
+        }
         return cls(
-            store=store,
+            store=path.store,
             bounds=bounds,
             prompt=path.tokens[: path.prompt_tokens],
             room=path.steps,
             spans=path.spans,
-            kv_heads=int(store.keys(0).shape[0]),
+            kv_heads=int(path.store.keys(0).shape[0]),
+            block_tokens=block_tokens,
+            bound_join=bound_join,
         )
 
     @property
@@ -83,14 +64,7 @@ class Start:
         """Return the layers that attend to the whole context: those that are offloaded."""
         return tuple(layer for layer, span in enumerate(self.spans) if span is None)
 
-    def fork(self) -> KeyValueStore:
-        """Return a store of one run: the prompt, and room for what it decodes."""
-        return _copy(self.store, len(self.spans), len(self.prompt), self.room)
-
-
-def _copy(store: KeyValueStore, layers: int, tokens: int, room: int) -> KeyValueStore:
-    """Return a store with the first tokens of another and room for more."""
-    fresh = KeyValueStore(layers, tokens + room)
-    for layer in range(layers):
-        fresh.append(layer, store.keys(layer)[:, :tokens], store.values(layer)[:, :tokens])
-    return fresh
+    @property
+    def blocks(self) -> int:
+        """Return how many blocks prompt, decoded tokens and a draft can reach."""
+        return (len(self.prompt) + self.room) // self.block_tokens + 2

@@ -117,7 +117,7 @@ def test_plot_is_written_and_the_same_each_time(model_folder, text_file, tmp_pat
         (["--steps", "3"], 3, "say nothing"),
         (["--steps", "4000"], 3, "fewer than"),
         (["--drafter", "skip0-1"], 3, "cannot be left out"),
-        (["--drafter", "oracle"], 3, "unknown drafter"),
+        (["--drafter", "prophet"], 3, "unknown drafter"),
         (["--max-perplexity", "1.5"], 3, "perplexity"),
         (["--trajectory", "wild"], 3, "unknown trajectory"),
         (["--plot", "picture.gif"], 2, "picture format"),

@@ -9,11 +9,16 @@ pytest.importorskip("torch", reason="decoding needs the extra 'record'")
 
 import torch
 
-from oasis_sim.quality.loop import ClosedLoops, FullLoop, LoopPlan
+from oasis_sim.quality.guess import NgramGuess, SkipGuess
+from oasis_sim.quality.loop import ClosedLoops, FullLoops, LoopPlan
+from oasis_sim.quality.pools import RowPools
 from oasis_sim.quality.start import Start
 from oasis_sim.record import RecordOptions
+from oasis_sim.record.attention import KeyValueStore
+from oasis_sim.record.checkpoint import Parts
+from oasis_sim.record.drafters import SkipDrafter
 from oasis_sim.record.progress import no_progress
-from oasis_sim.record.recorder import _draft_rows, _Stage, _true_rows
+from oasis_sim.record.rows import DraftRows, true_rows
 from oasis_sim.record.trajectory import Trajectory, follow
 from oasis_sim.residency import ResidencyRule
 from oasis_sim.residency.rule import StepPath
@@ -50,7 +55,8 @@ def path(tiny_model, tiny_prompt):
 def decode(model, path, plans):
     """Run plans over a trajectory; return logits [T, R, V] and the logs."""
     with torch.inference_mode():
-        loops = ClosedLoops(model, Start.after_prompt(path, BLOCK), plans)
+        start = Start.after_prompt(path, BLOCK)
+        loops = ClosedLoops(model, start, plans, SkipGuess(model, SKIPPED), keep_orders=True)
         tokens = path.tokens[path.prompt_tokens : -1]
         logits = torch.stack([loops.step([token] * len(plans)) for token in tokens])
     return logits, loops.logs
@@ -67,10 +73,10 @@ def rule(chosen=4, pool=4, cap=4, sink=0, recent=1, shared=False) -> ResidencyRu
 def test_whole_budget_without_cap_is_full_attention(tiny_model, path, predictor, recent):
     """A budget of all blocks and no cap give the logits of full attention, bit for bit."""
     model = tiny_model("llama")
-    plan = LoopPlan(rule(99, 99, 99, recent=recent), predictor, SKIPPED)
+    plan = LoopPlan(rule(99, 99, 99, recent=recent), predictor)
     sparse, (log,) = decode(model, path, [plan])
     with torch.inference_mode():
-        full = FullLoop(model, Start.after_prompt(path, BLOCK))
+        full = FullLoops(model, Start.after_prompt(path, BLOCK))
         expected = [full.step([token])[0] for token in path.tokens[path.prompt_tokens : -1]]
     assert torch.equal(torch.stack(expected), sparse[:, 0])
     np.testing.assert_allclose(np.stack(log.mass), 1.0, atol=1e-6)
@@ -90,7 +96,7 @@ def test_whole_budget_without_cap_is_full_attention(tiny_model, path, predictor,
 def test_decisions_are_those_of_the_residency_core(tiny_model, path, limits):
     """Replaying the orders of sparse runs through the compiled core gives their every count."""
     names = ("draft", "previous", "current", "oracle")
-    plans = [LoopPlan(rule(**limits), name, SKIPPED) for name in names]
+    plans = [LoopPlan(rule(**limits), name) for name in names]
     _, logs = decode(tiny_model("llama"), path, plans)
     width = -(-(96 + STEPS) // BLOCK)
     rows = np.arange(STEPS)
@@ -119,13 +125,14 @@ def padded(orders, width):
 def test_recording_of_a_sparse_run_gives_the_run(tiny_model, path, sink, recent):
     """The recorder, over the keys that a sparse run left, sees the run's orders, drafts, mass."""
     model = tiny_model("llama")
-    plan = LoopPlan(rule(sink=sink, recent=recent), "draft", SKIPPED)
+    plan = LoopPlan(rule(sink=sink, recent=recent), "draft")
     options = decode_options(sink=sink, recent=recent)
     with torch.inference_mode():
-        loops = ClosedLoops(model, Start.after_prompt(path, BLOCK), [plan])
+        start = Start.after_prompt(path, BLOCK)
+        loops = ClosedLoops(model, start, [plan], SkipGuess(model, SKIPPED), keep_orders=True)
         queries = watch_queries(model, loops, path.tokens[path.prompt_tokens : -1])
         sparse = Trajectory(
-            store=loops._runs[0].memory.store,
+            store=store_of(loops, row=0),
             prompt_tokens=path.prompt_tokens,
             tokens=path.tokens,
             queries=queries,
@@ -133,22 +140,35 @@ def test_recording_of_a_sparse_run_gives_the_run(tiny_model, path, sink, recent)
             scalings=path.scalings,
             perplexity=path.perplexity,
         )
-        use, mass = _true_rows(sparse, range(model.layers), options, no_progress)
-        stage = _Stage(no_progress, "skip2-2")
-        draft = _draft_rows(model, sparse, SKIPPED, range(model.layers), options, stage)
+        use, mass = true_rows(sparse, range(model.layers), options, no_progress)
+        drafts = SkipDrafter("skip2-2", SKIPPED).draft(model, sparse, no_progress)
+        rows = DraftRows(model, sparse, options, range(model.layers), Parts())
+        draft_order = rows.run("skip2-2", drafts, no_progress)
     (log,) = loops.logs
     width = use.shape[-1]
-    assert draft.tokens.tolist() == log.drafts
+    assert drafts == log.drafts
     assert use.tolist() == padded(log.use_order, width).tolist()
-    assert draft.orders.tolist() == padded(log.draft_order, width).tolist()
+    assert draft_order.tolist() == padded(log.draft_order, width).tolist()
     rows = np.arange(STEPS)
     way = StepPath(rows, rows + 96, np.maximum(rows - 1, 0), np.maximum(rows - 1, 0) + 97)
     codes = encode_mass(mass)
-    found = simulate_path(use, draft.orders, way, plan.rule, mass=codes)
+    found = simulate_path(use, draft_order, way, plan.rule, mass=codes)
     assert found.needed.tolist() == np.stack(log.needed).tolist()
     # The trace rounds each block's mass to 4 %: compare after undoing what rounding did in all.
     whole = decode_mass(codes).sum(axis=-1)
     np.testing.assert_allclose(found.mass / whole, np.stack(log.mass), atol=0.02)
+
+
+def store_of(loops, row):
+    """Return the keys and values of one row, as the recorder keeps them."""
+    stores = loops._memory.stores
+    found = KeyValueStore(len(stores), stores[0].filled)
+    for layer, store in stores.items():
+        tail = slice(0, store.filled - store.shared)
+        keys = torch.cat([store.keys, store.tail_keys[:, row, tail]], dim=1)
+        values = torch.cat([store.values, store.tail_values[:, row, tail]], dim=1)
+        found.append(layer, keys, values)
+    return found
 
 
 def watch_queries(model, loops, tokens):
@@ -156,14 +176,14 @@ def watch_queries(model, loops, tokens):
     from oasis_sim.quality import rows
 
     kept: list[list] = [[] for _ in range(model.layers)]
-    attend = rows.TrueRow.attend
+    attend = rows.TrueRows.attend
 
     def watched(self, inputs):
         kept[inputs.layer].append(inputs.query.clone())
         return attend(self, inputs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows.TrueRow, "attend", watched)
+        patch.setattr(rows.TrueRows, "attend", watched)
         for token in tokens:
             loops.step([token])
     return tuple(torch.cat(queries, dim=1) for queries in kept)
@@ -172,9 +192,7 @@ def watch_queries(model, loops, tokens):
 def test_runs_side_by_side_are_those_alone(tiny_model, path):
     """Rows of one pass share nothing but the prompt: the same as alone, up to rounding."""
     model = tiny_model("llama")
-    plans = [
-        LoopPlan(rule(cap=cap), name, SKIPPED) for cap in (1, 4) for name in ("draft", "previous")
-    ]
+    plans = [LoopPlan(rule(cap=cap), name) for cap in (1, 4) for name in ("draft", "previous")]
     together, logs = decode(model, path, plans)
     for place, plan in enumerate(plans):
         alone, (log,) = decode(model, path, [plan])
@@ -185,28 +203,31 @@ def test_runs_side_by_side_are_those_alone(tiny_model, path):
 def test_what_is_not_resident_is_not_read(tiny_model, path):
     """Changing the values of blocks that no head attends changes nothing."""
     model = tiny_model("llama")
-    plan = LoopPlan(rule(chosen=2, pool=2, cap=0), "previous", SKIPPED)
+    plan = LoopPlan(rule(chosen=2, pool=2, cap=0), "previous")
     token = path.tokens[path.prompt_tokens]
-    from oasis_sim.quality.rows import TrueRow
+    start = Start.after_prompt(path, BLOCK)
+    read = []
+    advance = RowPools.advance
 
-    attended = {}
-    write = TrueRow.write
-
-    def keep(self, log, layers):
-        attended.update(self.attended)
-        write(self, log, layers)
+    def watched(self, *arguments):
+        moved = advance(self, *arguments)
+        read.append(moved.attended[0])
+        return moved
 
     with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrueRow, "write", keep)
-        expected = ClosedLoops(model, Start.after_prompt(path, BLOCK), [plan]).step([token])
-        loops = ClosedLoops(model, Start.after_prompt(path, BLOCK), [plan])
-        values = loops._runs[0].memory.store.values(0)
-        for head, blocks in enumerate(attended[0]):
-            for block in np.flatnonzero(~blocks):
-                values[head, block * BLOCK : (block + 1) * BLOCK] += 1e3
+        patch.setattr(RowPools, "advance", watched)
+        expected = ClosedLoops(model, start, [plan], NgramGuess()).step([token])
+        loops = ClosedLoops(model, start, [plan], NgramGuess())
+        store = loops._memory.stores[0]
+        store.values = store.values.clone()
+        for head, blocks in enumerate(read[0]):
+            for block in np.flatnonzero(~blocks[: store.shared // BLOCK]):
+                store.values[head, block * BLOCK : (block + 1) * BLOCK] += 1e3
         assert torch.equal(expected, loops.step([token]))
-        values[0, np.flatnonzero(attended[0][0])[0] * BLOCK] += 1e3
-    assert not attended[0].all()
+        loops = ClosedLoops(model, start, [plan], NgramGuess())
+        loops._memory.stores[0].values = start.store.values(0)[:, : store.shared] + 1.0
+        assert not torch.equal(expected, loops.step([token]))
+    assert not read[0].all()
 
 
 def test_sliding_window_layers_alone_are_refused(tiny_model, tiny_prompt):

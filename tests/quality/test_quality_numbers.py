@@ -54,11 +54,11 @@ def test_covers_a_known_mean():
 def test_divergence_of_known_distributions():
     """KL, agreement and NLL difference of two coins, worked out by hand."""
     full, sparse = np.log([0.75, 0.25]), np.log([0.5, 0.5])
-    kl, agree, nll = output_quality(full, sparse, 1)
+    kl, agree, nll = output_quality(full, sparse[None], 1)[0]
     assert kl == pytest.approx(0.75 * np.log(1.5) + 0.25 * np.log(0.5))
     assert 1.0 == agree
     assert nll == pytest.approx(np.log(0.25) - np.log(0.5))
-    assert 0.0 == output_quality(full, np.log([0.4, 0.6]), 0)[1]
+    assert 0.0 == output_quality(full, np.log([[0.4, 0.6]]), 0)[0, 1]
 
 
 @given(
@@ -68,8 +68,9 @@ def test_divergence_of_known_distributions():
 def test_divergence_is_never_negative(first, second):
     """KL is 0 for equal distributions and 0 or more for any two."""
     one, other = (each - np.log(np.exp(each).sum()) for each in (first, second))
-    assert output_quality(one, other, 0)[0] >= 0.0
-    assert output_quality(one, one, 0)[0] == pytest.approx(0.0, abs=1e-12)
+    different, equal = output_quality(one, np.stack([other, one]), 0)
+    assert different[0] >= 0.0
+    assert equal[0] == pytest.approx(0.0, abs=1e-12)
 
 
 def test_texts_are_compared_token_by_token():

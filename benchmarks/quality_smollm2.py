@@ -1,0 +1,112 @@
+"""What caps cost SmolLM2-135M: three texts, two budgets, seven fetch ratios, two predictors.
+
+    python benchmarks/quality_smollm2.py MODEL.gguf TEXT BUDGET --out FILE.json [--steps 160]
+
+TEXT is prose, code or question: the texts of the shipped recordings, with their prompts, drawn with
+their temperatures and seeds, for more steps. Some minutes per call; ``--checkpoint FOLDER`` lets it
+go on after an interruption. The results are ``validation/quality-smollm2-*.json``;
+``benchmarks/quality_report.py`` reads them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from oasis_sim.quality import QualityOptions, measure_quality, vary_scheme
+from oasis_sim.record import (
+    ProgressLines,
+    PromptRequest,
+    RecordOptions,
+    build_prompt,
+    load_recorded_model,
+    load_text,
+)
+from oasis_sim.scheme import load_scheme
+
+ROOT = Path(__file__).parents[1]
+RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
+PREDICTORS = ("draft", "previous")
+
+
+@dataclass(frozen=True)
+class Text:
+    """Say how a text is read and continued."""
+
+    file: str
+    prompt_tokens: int | None
+    question: str | None
+    temperature: float
+    seed: int
+
+
+QUESTION = (
+    "What does the crew do, step by step, if both generators stop? Use the words of the handbook."
+)
+TEXTS = {
+    "prose": Text("prose.txt", 4096, None, 0.6, 1),
+    "code": Text("library_code.txt", 4096, None, 0.8, 0),
+    "question": Text("handbook.txt", None, QUESTION, 0.6, 1),
+}
+
+
+def main() -> None:
+    """Decode one text at one budget and write the study."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("text", choices=TEXTS)
+    parser.add_argument("budget", type=int)
+    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--checkpoint", type=Path)
+    arguments = parser.parse_args()
+    text = TEXTS[arguments.text]
+    model = load_recorded_model(arguments.model, name="SmolLM2-135M-Instruct")
+    source = load_text(ROOT / "traces" / "texts" / text.file, "CC0-1.0")
+    request = PromptRequest(tokens=text.prompt_tokens, question=text.question)
+    prompt = build_prompt(model.tokenizer, source, request, 0)
+    decode = RecordOptions(
+        steps=arguments.steps,
+        trajectory="sample",
+        temperature=text.temperature,
+        seed=text.seed,
+        ignore_eos=True,
+        drafters=("skip",),
+        draft_budget_tokens=arguments.budget,
+    )
+    schemes = vary_scheme(load_scheme("oasis"), [arguments.budget], RATIOS, PREDICTORS)
+    options = QualityOptions(decode, free_run=False)
+    result = measure_quality(
+        model, prompt, schemes, options, ProgressLines(sys.stderr), arguments.checkpoint
+    )
+    found = {
+        "command": shlex.join(["python", "benchmarks/quality_smollm2.py", *shown(arguments)]),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": commit(),
+        "study": result.to_json(),
+    }
+    arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def shown(arguments: argparse.Namespace) -> list[str]:
+    """Return the arguments without the folders of this machine."""
+    named = [arguments.model.name, arguments.text, str(arguments.budget)]
+    return [*named, "--steps", str(arguments.steps), "--out", arguments.out.name]
+
+
+def commit() -> str:
+    """Return the commit of the working tree."""
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
