@@ -136,10 +136,12 @@ def engine_lines(costs: EngineCosts) -> list[str]:
 def _transport_lines(name: str, transport: Transport) -> list[str]:
     units = ", ".join(f"{round(x)} B" for x in transport.bytes_per_s.x)
     rates = ", ".join(f"{_n(y)} B/s" for y in transport.bytes_per_s.y)
+    idle = ", ".join(_n(transport.idle_speedup.at(x)) for x in transport.bytes_per_s.x)
     return [
         f"{name}:",
         f"  unit: [{units}]",
         f"  rate: [{rates}]",
+        f"  idle_speedup: [{idle}]",
         f"  fixed: {transport.fixed_ps} ps",
         f"  slowdown: {_slowdown(transport.slowdown)}",
     ]

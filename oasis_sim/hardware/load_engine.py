@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oasis_sim.curve import Curve
 from oasis_sim.fileio import Fields, read_curve
 from oasis_sim.hardware import bounds
@@ -115,4 +117,12 @@ def _read_transport(fields: Fields) -> Transport:
         bytes_per_s=read_curve(fields, "unit", units, rates),
         fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
         slowdown=_read_slowdown(fields.child("slowdown")),
+        idle_speedup=_read_idle_speedup(fields, units),
     )
+
+
+def _read_idle_speedup(fields: Fields, units: Sequence[float]) -> Curve:
+    if not fields.has("idle_speedup"):
+        return Curve.constant(1.0)
+    factors = fields.numbers("idle_speedup", low=1.0, high=LARGEST_SLOWDOWN)
+    return read_curve(fields, "idle_speedup", units, factors)

@@ -63,17 +63,22 @@ class Slowdown:
     prediction: float
 
 
+NO_CHANGE = Curve.constant(1.0)
+
+
 @dataclass(frozen=True)
 class Transport:
     """Describe one way to move blocks from host memory to the GPU.
 
     `bytes_per_s` is the rate by unit size in bytes; `fixed_ps` the cost of one layer's transfer
-    however small; `slowdown` what it does to the work beside it.
+    however small; `slowdown` what it does to the work beside it. `idle_speedup` is how much faster
+    it is, by unit size, once a step's other work is done (in engines that wait for it there).
     """
 
     bytes_per_s: Curve
     fixed_ps: int
     slowdown: Slowdown
+    idle_speedup: Curve = NO_CHANGE
 
 
 @dataclass(frozen=True)
