@@ -101,9 +101,21 @@ class CausalPass:
             self.queries[layer] = inputs.query
         self.spans[layer], self.scalings[layer] = inputs.span, inputs.scaling
         filled = self._store.filled(layer)
-        columns = torch.arange(filled, device=inputs.query.device)
-        mask = visible(columns[filled - inputs.query.shape[1] :], columns, inputs.span)
-        return masked_attention(inputs, self._store.keys(layer), self._store.values(layer), mask)
+        rows = torch.arange(filled - inputs.query.shape[1], filled, device=inputs.query.device)
+        return causal_attention(inputs, self._store, rows)
+
+
+def causal_attention(inputs: LayerInput, store: KeyValueStore, rows: Tensor) -> Tensor:
+    """Attend what a store holds up to each row's position, itself included, [Hq, Q, d].
+
+    rows int64 [Q], ascending. Keys out of a sliding window's sight are not looked at.
+    """
+    first, last = int(rows[0]), int(rows[-1])
+    start = 0 if inputs.span is None else max(first - inputs.span + 1, 0)
+    seen = slice(start, last + 1)
+    keys, values = store.keys(inputs.layer)[:, seen], store.values(inputs.layer)[:, seen]
+    columns = torch.arange(start, last + 1, device=keys.device)
+    return masked_attention(inputs, keys, values, visible(rows, columns, inputs.span))
 
 
 def visible(rows: Tensor, columns: Tensor, span: int | None) -> Tensor:
@@ -124,12 +136,7 @@ class ReplayPass:
 
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, Q, d]."""
-        end = int(self._positions[-1]) + 1
-        keys = self._store.keys(inputs.layer)[:, :end]
-        values = self._store.values(inputs.layer)[:, :end]
-        columns = torch.arange(end, device=keys.device)
-        mask = visible(self._positions.to(keys.device), columns, inputs.span)
-        return masked_attention(inputs, keys, values, mask)
+        return causal_attention(inputs, self._store, self._positions.to(inputs.query.device))
 
 
 class BlockChooser(Protocol):

@@ -18,6 +18,7 @@ from oasis_sim.record.progress import ProgressCallback
 from oasis_sim.record.prompt import Prompt
 
 _LOGIT_ROWS = 64
+_JUDGED_TOKENS = 4096
 
 
 def prefill(
@@ -28,12 +29,14 @@ def prefill(
     progress: ProgressCallback,
     parts: Parts,
 ) -> tuple[Tensor, float]:
-    """Fill the store chunk by chunk; return the last state and the prompt's perplexity.
+    """Fill the store chunk by chunk; return the last state and the perplexity.
 
-    Raises InputError when the perplexity is above the limit.
+    The perplexity is that of the prompt's first 4,096 tokens, so that a broken model is found
+    early. Raises InputError when it is above the limit.
     """
     ids = torch.tensor(prompt.tokens, dtype=torch.int64)
-    count, log_loss = len(ids), 0.0
+    count, log_loss, perplexity = len(ids), 0.0, math.nan
+    judged = min(count, _JUDGED_TOKENS) - 1
     state = torch.empty(0)
     for start in range(0, count, options.chunk_tokens):
         progress("prefill", start, count)
@@ -42,8 +45,10 @@ def prefill(
         restore_rows(store, part, end, model.module.device)
         log_loss += float(part["log_loss"])
         state = part["state"].to(model.module.device)
+        if start <= judged < end:
+            perplexity = check_perplexity(log_loss / judged, options.max_perplexity, model.file)
     progress("prefill", count, count)
-    return state, check_perplexity(log_loss / (count - 1), options.max_perplexity, model.file)
+    return state, perplexity
 
 
 def _run_chunk(
@@ -52,7 +57,7 @@ def _run_chunk(
     """Run the tokens start .. end - 1; return their keys and values, loss and last state."""
     attention = CausalPass(store, keep_queries=False)
     states = run_pass(model.module, ids[start:end], torch.arange(start, end), attention)
-    targets = ids[start + 1 : end + 1]
+    targets = ids[start + 1 : min(end + 1, _JUDGED_TOKENS)]
     loss = _log_loss(model, states[: len(targets)], targets)
     facts = {"log_loss": torch.tensor(loss, dtype=torch.float64), "state": states[-1]}
     return {**facts, **stored_rows(store, start, end)}

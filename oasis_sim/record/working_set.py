@@ -70,6 +70,11 @@ class DraftWorkingSets:
         self.orders[inputs.layer] = orders
         predicted = torch.cat([self._previous[inputs.layer][None], orders[:-1]])
         self._previous[inputs.layer] = orders[-1]
+        if inputs.span is not None:
+            # A sliding window is never offloaded: it is there as a whole.
+            return torch.ones(
+                keys.shape[0], len(orders), keys.shape[1], dtype=torch.bool, device=keys.device
+            )
         blocks = attended_blocks(predicted, self._positions - 1, self._rule)
         tokens = blocks.repeat_interleave(size, dim=-1)[..., : keys.shape[1]]
         return tokens.transpose(0, 1)

@@ -60,6 +60,29 @@ WORDS = [
 ]
 
 
+KINDS: dict[str, dict[str, object]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {"head_dim": 24},
+    "mistral": {"sliding_window": 41},
+    "gemma3_text": {
+        "head_dim": 24,
+        "query_pre_attn_scalar": 24,
+        "sliding_window": 41,
+        "layer_types": [
+            f"{kind}_attention" for kind in ("sliding", "sliding", "full", "sliding", "full")
+        ],
+    },
+    "smollm3": {"no_rope_layer_interval": 2, "pad_token_id": 0},
+    "olmo2": {"num_key_value_heads": 4},
+    "phi3": {"pad_token_id": 0},
+    "gpt_neox": {"num_key_value_heads": None},
+    "granite": {"logits_scaling": 4.0},
+    "draft": {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32},
+}
+"""Tiny models by name: what differs from the common configuration below."""
+
+
 def tiny_text(words: int) -> str:
     """Return a text of some words that repeats itself irregularly."""
     return " ".join(WORDS[(i * i // 3 + i) % len(WORDS)] for i in range(words))
@@ -82,28 +105,22 @@ def _save_model(folder: Path, kind: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    extra: dict[str, object] = {
-        "llama": {},
-        "qwen2": {},
-        "qwen3": {"head_dim": 24},
-        "mistral": {"sliding_window": 41},
-    }[kind]
-    config = AutoConfig.for_model(
-        kind,
-        vocab_size=_save_tokenizer(folder),
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=5,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.25,
-        tie_word_embeddings=False,
-        bos_token_id=None,
-        pad_token_id=None,
-        eos_token_id=0,
-        **extra,
-    )
+    common: dict[str, object] = {
+        "model_type": kind,
+        "vocab_size": _save_tokenizer(folder),
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 5,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 512,
+        "initializer_range": 0.25,
+        "tie_word_embeddings": False,
+        "bos_token_id": None,
+        "pad_token_id": None,
+        "eos_token_id": 0,
+    }
+    config = AutoConfig.for_model(**{**common, **KINDS[kind]})
     torch.manual_seed(7)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
 

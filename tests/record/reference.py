@@ -1,11 +1,13 @@
 """An independent view of a model's attention: the library's eager attention, plain loops.
 
 Queries and keys come from hooks on the projections (or their norms) and are rotated here in
-float64; attention weights are the library's own output. Nothing of the recorder is used.
+float64, or, for architectures that build them otherwise, from the arguments of the library's eager
+attention; attention weights are the library's own output. Nothing of the recorder is used.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,22 +25,51 @@ class EagerModel:
         ).eval()
         config = self.model.config
         self.layers = config.num_hidden_layers
-        self.heads = config.num_key_value_heads
+        self.heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         self.group = config.num_attention_heads // self.heads
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // (
             config.num_attention_heads
         )
-        self.theta = config.rope_parameters["rope_theta"]
+        self.stack = self.model.base_model.layers
+        self._rotates = config.model_type in {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"}
         self._raw: dict[tuple[int, str], np.ndarray] = {}
-        for number, layer in enumerate(self.model.model.layers):
+        if not self._rotates:
+            self._watch_attention(sys.modules[type(self.stack[0]).__module__])
+            return
+        for number, layer in enumerate(self.stack):
             for which in ("q", "k"):
                 source = getattr(layer.self_attn, f"{which}_norm", None)
                 source = source or getattr(layer.self_attn, f"{which}_proj")
                 source.register_forward_hook(self._keeper(number, which))
 
+    def _watch_attention(self, code) -> None:
+        """Keep what the library's eager attention is given, [heads, S, d] after RoPE."""
+        attend = code.eager_attention_forward
+        attend = getattr(attend, "watched", attend)
+
+        def watched(module, query, key, *args, **kwargs):
+            raw = self._raw
+            raw[module.layer_idx, "q"], raw[module.layer_idx, "k"] = (
+                given[0].double().numpy() for given in (query, key)
+            )
+            return attend(module, query, key, *args, **kwargs)
+
+        watched.watched = attend
+        code.eager_attention_forward = watched
+
+    def theta(self, layer: int) -> float:
+        """Return the base of a layer's rotary embedding."""
+        rope = self.model.config.rope_parameters
+        kinds = getattr(self.model.config, "layer_types", None)
+        return (rope if "rope_theta" in rope else rope[kinds[layer]])["rope_theta"]
+
     def _keeper(self, number: int, which: str):
         def keep(module, inputs, output) -> None:
-            self._raw[number, which] = output.detach().double().numpy()
+            # [1, S, heads * d], or [1, heads, S, d] where a norm comes after the split.
+            out = output.detach().double().numpy()[0]
+            heads = self.heads * (self.group if which == "q" else 1)
+            split = out.shape[0] == heads and out.ndim == 3 and out.shape[1] != heads
+            self._raw[number, which] = out.transpose(1, 0, 2) if split else out
 
         return keep
 
@@ -50,16 +81,19 @@ class EagerModel:
 
     def query(self, layer: int) -> np.ndarray:
         """Return the last run's queries after RoPE, [S, Hq, d]."""
-        return self._rotated(self._raw[layer, "q"])
+        return self._rotated(layer, "q")
 
     def key(self, layer: int) -> np.ndarray:
         """Return the last run's keys after RoPE, [S, H, d]."""
-        return self._rotated(self._raw[layer, "k"])
+        return self._rotated(layer, "k")
 
-    def _rotated(self, raw: np.ndarray) -> np.ndarray:
-        split = raw.reshape(raw.shape[1], -1, self.dim)
+    def _rotated(self, layer: int, which: str) -> np.ndarray:
+        raw = self._raw[layer, which]
+        if not self._rotates:
+            return raw.transpose(1, 0, 2)
+        split = raw.reshape(raw.shape[0], -1, self.dim)
         half = self.dim // 2
-        angle = np.arange(len(split))[:, None] * self.theta ** (-np.arange(half) / half)
+        angle = np.arange(len(split))[:, None] * self.theta(layer) ** (-np.arange(half) / half)
         cos, sin = np.cos(angle)[:, None], np.sin(angle)[:, None]
         first, second = split[..., :half], split[..., half:]
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

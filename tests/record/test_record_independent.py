@@ -35,7 +35,21 @@ def visible_blocks(position: int, span: int | None) -> np.ndarray:
     return ids if span is None else ids[(ids + 1) * BLOCK - 1 > position - span]
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "mistral"])
+WINDOWS = {"mistral": [41] * 5, "gemma3_text": [41, 41, None, 41, None]}
+FAMILIES = (
+    "llama",
+    "mistral",
+    "qwen2",
+    "qwen3",
+    "gemma3_text",
+    "smollm3",
+    "olmo2",
+    "phi3",
+    "gpt_neox",
+)
+
+
+@pytest.mark.parametrize("kind", FAMILIES)
 def test_true_rows_agree_with_eager_attention(kind, model_folder, tiny_model, tiny_prompt):
     """Orders are identical but for ties, attention mass is within 1e-4, in every architecture."""
     model = tiny_model(kind)
@@ -45,7 +59,7 @@ def test_true_rows_agree_with_eager_attention(kind, model_folder, tiny_model, ti
     trace = got.trace
     _, weights = eager.run([*prompt.tokens, *trace.token[:-1].tolist()])
     spans = trace.meta["layer_span"]
-    assert ([41] * 5 if kind == "mistral" else [None] * 5) == spans
+    assert WINDOWS.get(kind, [None] * 5) == spans
     for step, position in enumerate(trace.position):
         for layer in range(trace.layers):
             scores = eager.bounds(layer, position, BLOCK)
@@ -62,11 +76,14 @@ def test_true_rows_agree_with_eager_attention(kind, model_folder, tiny_model, ti
 
 
 def sparse_mask(
-    orders: np.ndarray, position: int, size: int, settings: RecordOptions
+    orders: np.ndarray, position: int, size: int, settings: RecordOptions, span: int | None
 ) -> torch.Tensor:
     """Return the additive mask [H, size] of a draft row at position + 1, by plain loops."""
     newest = position // BLOCK - settings.recent_blocks + 1
     mask = torch.full((len(orders), size), -torch.inf)
+    if span is not None:
+        mask[:, size - span :] = 0.0
+        return mask
     for head, order in enumerate(orders):
         candidates = [int(b) for b in order if b != 65535 and settings.sink_blocks <= b < newest]
         attended = {*candidates[: settings.chosen_blocks], *range(settings.sink_blocks)}
@@ -77,13 +94,15 @@ def sparse_mask(
     return mask
 
 
-def with_last_row(eager, masks: list[torch.Tensor], tokens: list[int]) -> None:
+def with_last_row(eager, masks: list[torch.Tensor], tokens: list[int], spans: list) -> None:
     """Run tokens; the last one attends by an own additive mask per layer, [H, size]."""
     handles = []
     size = len(tokens)
     causal = torch.full((size, size), -torch.inf).triu(1)
-    for layer, mask in zip(eager.model.model.layers, masks, strict=True):
+    for number, (layer, mask) in enumerate(zip(eager.stack, masks, strict=True)):
         whole = causal.repeat(eager.heads * eager.group, 1, 1)
+        if spans[number] is not None:
+            whole += torch.full((size, size), -torch.inf).tril(-spans[number])
         whole[:, -1] = mask.repeat_interleave(eager.group, dim=0)
 
         def replace(module, args, kwargs, whole=whole):
@@ -97,7 +116,7 @@ def with_last_row(eager, masks: list[torch.Tensor], tokens: list[int]) -> None:
             handle.remove()
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3_text"])
 def test_draft_rows_agree_with_sparse_eager_attention(kind, model_folder, tiny_model, tiny_prompt):
     """Each draft row attends what the row before predicted, per layer and head, and itself."""
     model = tiny_model(kind)
@@ -105,18 +124,21 @@ def test_draft_rows_agree_with_sparse_eager_attention(kind, model_folder, tiny_m
     prompt = tiny_prompt(model, follow=STEPS + 1)
     trace = record(model, prompt, settings, name="tiny").trace
     eager = reference.EagerModel(model_folder(kind))
-    order = trace.use_order[0]
+    order, spans = trace.use_order[0], trace.meta["layer_span"]
     for step, position in enumerate(trace.position.tolist()):
         tokens = [*prompt.tokens, *trace.token[: step + 1].tolist()]
         tokens.append(int(trace.draft_token["ngram"][step]))
-        masks = [sparse_mask(layer_order, position, len(tokens), settings) for layer_order in order]
-        with_last_row(eager, masks, tokens)
+        masks = [
+            sparse_mask(row, position, len(tokens), settings, span)
+            for row, span in zip(order, spans, strict=True)
+        ]
+        with_last_row(eager, masks, tokens, spans)
         order = trace.pred_order["ngram"][step]
         for layer in range(trace.layers):
             scores = eager.bounds(layer, position + 1, BLOCK)
             for head in range(trace.kv_heads):
                 reference.assert_orders_agree(
-                    order[layer, head], scores[head], visible_blocks(position + 1, None)
+                    order[layer, head], scores[head], visible_blocks(position + 1, spans[layer])
                 )
 
 
@@ -154,7 +176,7 @@ def test_skip_drafts_agree_with_eager_layers_left_out(model_folder, tiny_model, 
         return (kept, *output[1:]) if isinstance(output, tuple) else kept
 
     for number in (1, 2):
-        eager.model.model.layers[number].register_forward_hook(leave_out)
+        eager.stack[number].register_forward_hook(leave_out)
     expected = []
     for step in range(STEPS):
         logits, _ = eager.run([*prompt.tokens, *trace.token[: step + 1].tolist()])
