@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from oasis_sim.paper.published import Published
 from oasis_sim.paper.setup import Progress, Setup, no_progress
 from oasis_sim.paper.steady import steady_window
 from oasis_sim.scheme import load_scheme
-from oasis_sim.units import PS_PER_MS, PS_PER_S
-from oasis_sim.workload import closed_loop
+from oasis_sim.units import PS_PER_MS, PS_PER_S, parse_time
+from oasis_sim.workload import Workload, closed_loop
 
 NAME = "fig11"
 TITLE = "Figure 11: serving a closed loop, by concurrency"
@@ -32,10 +32,14 @@ GPUS_PER_HOST = 8
 OUTPUT_TOKENS = 2_048
 UNITS = {"output_tokens_per_s": "tok/s", "running_batch": "requests", "tpot_ms": "ms"}
 LIVES = 2
+THINK_TIME = "3.8 s"
+"""From the end of a request to the next one of the same client (docs/calibration.md)."""
+THINK_PS = parse_time(THINK_TIME)
 NOTES = (
-    f"scenario: closed loop of equal requests with {OUTPUT_TOKENS:,} output tokens each, measured "
-    "over whole request lives while the loop is full; running batch = tok/s x mean TPOT, with "
-    "static batches the requests of one",
+    f"scenario: closed loop of equal requests with {OUTPUT_TOKENS:,} output tokens each and a "
+    f"think time of {THINK_TIME} (docs/calibration.md), measured over whole request lives while "
+    "the loop is full; running batch = tok/s x mean TPOT; static batches: no think time, and the "
+    "running batch is the requests of one",
     "shadowkv, infinigen and freekv run in the cost models of their own code bases where the "
     "profile has them, on one GPU",
     "235b runs on 8 GPUs with tensor parallelism; tok/s are of all of them",
@@ -114,21 +118,34 @@ def scenario(setup: Setup, point: Point) -> Scenario:
     engine = engine_of(setup, point.system)
     cost = CostModel(setup.profile, engine, model, scheme, tp)
     together = most_together(cost, point)
+    static = setup.profile.engine(engine).static_batches
+    loop = closed_loop(point.concurrency + LIVES * together, point.context_tokens, OUTPUT_TOKENS)
     return Scenario(
         profile=setup.profile,
         engine_name=engine,
         model=model,
         scheme=scheme,
         traces=setup.traces if scheme.selects else (),
-        workload=closed_loop(
-            point.concurrency + LIVES * together, point.context_tokens, OUTPUT_TOKENS
-        ),
+        workload=loop if static else spread(loop, together),
         concurrency=point.concurrency,
+        think_ps=0 if static else THINK_PS,
         tp=tp,
         # The GPUs that are not used leave their share of the host to the others.
         host_bytes=setup.profile.host.kv_bytes * GPUS_PER_HOST // tp,
         schedule_steps=0,
     )
+
+
+def spread(loop: Workload, together: int) -> Workload:
+    """Return the loop with shorter first requests, so that requests end evenly spaced.
+
+    The first `together` get 1/n, 2/n, ... of the output: what is left to those that run at some
+    moment of a loop long in service. Equal ones that start together would stay together, in waves.
+    """
+    output = loop.output_tokens.copy()
+    part = output[:together] * np.arange(1, together + 1) // together
+    output[:together] = np.maximum(part, 2)
+    return replace(loop, output_tokens=output)
 
 
 def engine_of(setup: Setup, system: str) -> str:
@@ -152,10 +169,12 @@ def most_together(cost: CostModel, point: Point) -> int:
 def metrics(steps: StepLog, requests: RequestLog, concurrency: int) -> dict[str, float | None]:
     """Return throughput, running batch and mean TPOT of the closed loop in its steady state.
 
-    TPOT is (end - first token) / (tokens - 1), a mean over the requests that end in the window;
-    rate x TPOT is the running batch (Little's law).
+    TPOT is (end - first token) / (tokens - 1), a mean over the requests that end in the window,
+    which begins when the shorter ones have (see `spread`); rate x TPOT is the running batch
+    (Little's law).
     """
-    begin, end = steady_window(requests, concurrency)
+    output = requests.output_tokens
+    begin, end = steady_window(requests, concurrency, int((output < output.max()).sum()))
     inside = (steps.start_ps >= begin) & (steps.end_ps <= end)
     rate = float(steps.output_tokens[inside].sum()) * PS_PER_S / (end - begin)
     ended = (requests.finish_ps > begin) & (requests.finish_ps <= end)

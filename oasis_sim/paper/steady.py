@@ -26,19 +26,20 @@ def full_steps(steps: StepLog, requests: int, *, sparse: bool = True) -> npt.NDA
     return full
 
 
-def steady_window(requests: RequestLog, concurrency: int) -> tuple[int, int]:
+def steady_window(requests: RequestLog, concurrency: int, filling: int = 0) -> tuple[int, int]:
     """Return the times in ps between which the loop is full, whole request lives apart.
 
     Equal requests that start together stay together, so that the load comes in waves; a window
     that cuts through a wave sees too much or too little prefill. It begins when the first request
-    ends; the next to be admitted lives until the first wave is over, and so on, as long as
+    ends (where the first `filling` requests are shorter, so that they end one by one: when the last
+    of them has); the next to be admitted lives until the first wave is over, and so on, as long as
     requests wait or `concurrency` of them are in the system. Raises RunFailed for a short loop.
     """
     admitted = requests.admitted_ps[requests.finish_ps >= 0]
     finish = requests.finish_ps[requests.finish_ps >= 0]
     if len(finish) <= concurrency:
         raise RunFailed(f"{len(finish)} requests ended; a steady rate needs over {concurrency}")
-    begin = end = int(finish.min())
+    begin = end = int(requests.finish_ps[:filling].max() if filling else finish.min())
     full_until = max(int(admitted.max()), int(np.sort(finish)[len(finish) - concurrency]))
     while True:
         later = np.flatnonzero(admitted >= end)

@@ -11,6 +11,8 @@ from oasis_sim.paper import fig11
 from oasis_sim.paper.published import load_published
 from oasis_sim.paper.setup import Setup
 from oasis_sim.trace import load_trace
+from oasis_sim.units import PS_PER_S
+from oasis_sim.workload import closed_loop
 from tests.engine.scenarios import random_trace
 
 
@@ -63,15 +65,53 @@ def test_what_does_not_fit_stays_empty_and_says_why(monkeypatch: pytest.MonkeyPa
     assert any("8b dense: " in note and "does not fit" in note for note in found.notes)
 
 
+def test_spread_loop_ends_one_by_one() -> None:
+    """The first requests have even parts of the output, at least two tokens; the others all."""
+    loop = closed_loop(6, 100, 8)
+    assert fig11.spread(loop, 4).output_tokens.tolist() == [2, 4, 6, 8, 8, 8]
+    assert fig11.spread(closed_loop(9, 100, 8), 8).output_tokens.tolist()[:4] == [2, 2, 3, 4]
+    assert loop.output_tokens.tolist() == [8] * 6
+
+
+def test_think_time_is_one_for_all_but_static_batches() -> None:
+    """One value for models, systems with continuous batching, concurrencies and contexts."""
+    setup = Setup(load_profile("h100"), "vllm", (random_trace(),))
+    points = [point for context in (4_096, 16_384) for point in fig11.points(context)]
+    found = {
+        (p.system in fig11.OWN_ENGINES, fig11.scenario(setup, p).think_ps)
+        for p in points
+        if p.model == "8b" or p.system not in fig11.OWN_ENGINES
+    }
+    assert found == {(False, fig11.THINK_PS), (True, 0)}
+
+
 def test_a_dense_point_obeys_littles_law(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The running batch is the product of rate and time per token, and below the concurrency."""
+    """Running batch = rate x time per token; what is left of a life is prefill and thinking."""
     monkeypatch.setattr(fig11, "CONCURRENCIES", (8,))
     monkeypatch.setattr(fig11, "MODELS", {"8b": ("qwen3-8b", 1)})
     monkeypatch.setattr(fig11, "SYSTEMS", ("dense",))
     found = fig11.compare(Setup(load_profile("h100"), "vllm", ()), load_published())
     rate, batch, tpot_ms = (row.simulated for row in found.rows)
     assert batch == pytest.approx(rate * tpot_ms / 1e3)
-    assert 7.0 < batch <= 8.0
+    outside_s = 8 * fig11.OUTPUT_TOKENS / rate - (fig11.OUTPUT_TOKENS - 1) * tpot_ms / 1e3
+    assert 0.3 < outside_s - fig11.THINK_PS / PS_PER_S < 0.8
+
+
+@pytest.mark.parametrize("model", fig11.MODELS)
+@pytest.mark.parametrize("system", ["oasis", "dense"])
+def test_oasis_and_dense_are_within_7_percent(model: str, system: str) -> None:
+    """Rate, batch and TPOT where client and prefill matter most; on average within 4 %."""
+    setup = Setup(load_profile("h100"), "vllm", (load_trace("aime.jsonl"),))
+    published, errors = load_published(), []
+    for concurrency in (8, 16):
+        point = fig11.Point(model, fig11.CONTEXT_TOKENS, system, concurrency)
+        found = fig11.simulated(setup, point)
+        assert not isinstance(found, str), found
+        known = {name: published.value("fig11", point.keys, name) for name in found}
+        errors += [abs(found[name] / value - 1) for name, value in known.items() if value]
+    assert len(errors) == (6 if system == "oasis" else 4)
+    assert max(errors) < 0.07
+    assert sum(errors) / len(errors) < 0.04
 
 
 @pytest.fixture(scope="module")
