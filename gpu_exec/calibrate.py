@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from gpu_exec.calibrate_transport import TransportCalibration
 from gpu_exec.calibration_points import (
     ATTENTION_BATCHES,
+    BACKGROUND_BATCHES,
     DENSE_POINTS,
     DRAFT_BATCHES,
     LINEAR_BATCHES,
@@ -93,7 +94,7 @@ class Calibration:
     def costs(self, source: str) -> EngineCosts:
         """Run every probe and return the cost model."""
         dense = curve([self._dense_point(*p) for p in DENSE_POINTS])
-        background = self._beside_background()
+        scan, selection = self._beside_scan(), self._beside_selection()
         return EngineCosts(
             name="gpu_exec",
             source=source,
@@ -108,8 +109,8 @@ class Calibration:
             prefill=self._kept.prefill,
             collective_ps=self._kept.collective_ps,
             transports={name: self._transport(name) for name in TRANSFER_COUNTS},
-            prediction_slowdown=background,
-            selection_slowdown=background,
+            prediction_slowdown=scan,
+            selection_slowdown=selection,
             hbm_share=self._kept.hbm_share,
             reserved_bytes=self._kept.reserved_bytes,
             draft_reads_kv=True,
@@ -213,7 +214,7 @@ class Calibration:
         for batch in DRAFT_BATCHES:
             probe = StepProbe((LINEAR, DRAFT), batch)
             extra = self._book.ms(probe) - self._book.ms(StepProbe((LINEAR,), batch))
-            size = batch * probe.context_tokens * self._scheme.draft_kv_bytes_per_token
+            size = batch * probe.context_tokens * cost.share.draft_bytes_token(self._scheme)
             read = 1e3 * size / self._profile.gpu.hbm_bytes_per_s / dense.at(size)
             lm_head = cost.linear_ps(cost.share.lm_head, 2 * batch) / PS_PER_MS
             part = 1.0 - lm_head / self._ideal_linear_ms(2 * batch)
@@ -244,14 +245,25 @@ class Calibration:
 
     # Neighbours -------------------------------------------------------------------------------
 
-    def _beside_background(self) -> Slowdown:
-        """Return what scan and selection, which one kernel does, do to the foreground."""
-        linear = [(2.0 * b, self._pair(StepProbe((LINEAR,), b))) for b in PAIR_BATCHES]
-        attention = [self._pair(StepProbe((ATTENTION,), b)) for b in (56, 112)]
-        return Slowdown(curve(linear), statistics.mean(attention), 1.0)
+    def _beside_scan(self) -> Slowdown:
+        """Return what the scan does to linear layers and attention."""
+        return self._slowdown((), (SCAN,))
 
-    def _pair(self, alone: StepProbe) -> float:
-        background = (SCAN, SELECTION)
-        busy = self._book.ms(replace(alone, stages=background))
-        together = self._book.ms(replace(alone, stages=(*alone.stages, *background)))
-        return slowdown(self._book.ms(alone), busy, together)
+    def _beside_selection(self) -> Slowdown:
+        """Return what selection, which runs at the scan's end, does to them."""
+        return self._slowdown((SCAN,), (SELECTION,))
+
+    def _slowdown(self, before: tuple[str, ...], added: tuple[str, ...]) -> Slowdown:
+        """Return what `added` stages do to the foreground that already has `before` beside it."""
+
+        def factor(stage: str, batch: int) -> float:
+            probe = StepProbe((stage,), batch)
+            alone = self._book.ms(replace(probe, stages=(stage, *before)))
+            together = self._book.ms(replace(probe, stages=(stage, *before, *added)))
+            busy = self._book.ms(replace(probe, stages=(*before, *added)))
+            busy -= self._book.ms(replace(probe, stages=before)) if before else 0.0
+            return slowdown(alone, max(0.0, busy), together)
+
+        linear = [(2.0 * b, factor(LINEAR, b)) for b in PAIR_BATCHES]
+        attention = [factor(ATTENTION, b) for b in BACKGROUND_BATCHES]
+        return Slowdown(curve(linear), statistics.mean(attention), 1.0)

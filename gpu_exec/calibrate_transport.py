@@ -14,7 +14,7 @@ from gpu_exec.calibration_points import (
     TRANSFER_COUNTS,
     UNIT_BLOCKS,
 )
-from gpu_exec.fit import Line, curve, line_through, slowdown
+from gpu_exec.fit import SMALLEST_SHARE, Line, curve, line_through, slowdown
 from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, Notebook, StepProbe
 from oasis_sim.engine.costs import GpuShare
 from oasis_sim.hardware import Slowdown, Transport
@@ -52,38 +52,44 @@ class TransportCalibration:
         return line_through(sizes, times)
 
     def measure(self, name: str) -> Transport:
-        """Return rate by unit size, fixed cost, and what the transport does to its neighbours."""
+        """Return rates by unit size, fixed cost, and what the transport does to its neighbours."""
         alone = {block: self._line(name, block) for block in UNIT_BLOCKS}
-        load = self._load(name, alone[UNIT_BLOCKS[0]])
-        lines = {block: Line(line.fixed, load * line.slope) for block, line in alone.items()}
-        points = []
-        for block, line in lines.items():
-            scheme = with_options(self._scheme, block_tokens=block)
-            unit = self._unit_bytes(scheme)
-            points.append((float(unit), 1e3 / line.slope))
-        first = lines[UNIT_BLOCKS[0]]
-        fixed = round(first.fixed * PS_PER_MS)
-        return Transport(curve(points), fixed, self._beside_transfer(name, first))
+        shares = {block: self._progress(name, block, line) for block, line in alone.items()}
+        units = {
+            block: float(self._unit_bytes(with_options(self._scheme, block_tokens=block)))
+            for block in UNIT_BLOCKS
+        }
+        first = alone[UNIT_BLOCKS[0]]
+        loaded = Line(first.fixed, first.slope / shares[UNIT_BLOCKS[0]])
+        return Transport(
+            curve([(units[b], 1e3 / line.slope * shares[b]) for b, line in alone.items()]),
+            round(first.fixed * PS_PER_MS),
+            self._beside_transfer(name, loaded),
+            curve([(units[b], 1.0 / share) for b, share in shares.items()]),
+        )
 
-    def _load(self, name: str, line: Line) -> float:
-        """Return how much longer a transfer takes beside linear layers or attention.
+    def _progress(self, name: str, block: int, line: Line) -> float:
+        """Return the share of its speed that a transfer keeps beside linear layers or attention.
 
-        The transfer is twice as long as the work beside it, and starts after its first layer.
+        The transfer is twice as long as the work beside it, and starts after its first layer. The
+        part beside the work moves at this share, the rest at full speed.
         """
-        ratios = []
+        shares = []
         for stage in (LINEAR, ATTENTION):
-            alone = StepProbe((stage,), LOAD_BATCH)
-            time = self._book.ms(alone)
+            alone = StepProbe((stage,), LOAD_BATCH, block_tokens=block)
+            work = self._book.ms(alone) * (1.0 - 1.0 / self._model.layers)
             pair, busy = self._with_transfer(name, line, alone, LOAD_SHARE)
-            ratios.append((self._book.ms(pair) - time / self._model.layers) / busy)
-        return max(1.0, statistics.mean(ratios))
+            after_first = self._book.ms(pair) - self._book.ms(alone) / self._model.layers
+            shares.append(1.0 - (after_first - busy) / work)
+        return min(1.0, max(SMALLEST_SHARE, statistics.mean(shares)))
 
     def _with_transfer(
         self, name: str, line: Line, alone: StepProbe, share_of_time: float
     ) -> tuple[StepProbe, float]:
         """Return a probe beside a transfer of that share of its time, and the transfer's ms."""
         time, layers = self._book.ms(alone), self._model.layers
-        unit = self._unit_bytes(self._scheme)
+        scheme = with_options(self._scheme, block_tokens=alone.block_tokens)
+        unit = self._unit_bytes(scheme)
         head_bytes = alone.batch * self._model.kv_heads * unit
         room = (share_of_time * time / layers - line.fixed) / line.slope
         per_head = max(room, unit) / head_bytes

@@ -12,10 +12,11 @@ DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144
 SCAN_POINTS = ((12, 12_288), (24, 24_576), (56, 12_288), (88, 24_576), (144, 12_288))
 SELECTION_POINTS = ((12, 6_144), (12, 24_576), (112, 6_144), (112, 24_576))
 PAIR_BATCHES = (24, 56, 88, 120)
+BACKGROUND_BATCHES = (56, 112)
 TRANSFER_BATCH = 24
 UNIT_BLOCKS = (16, 32, 64)
 # Blocks per row, head and layer of the two points of each line: fast ways move more.
-TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (1.0, 3.0), "naive": (1.0, 3.0)}
+TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (2.0, 6.0), "naive": (1.0, 3.0)}
 DRAFT_BATCHES = (24, 88)
 OVERLAP_SHARE = 0.7
 LOAD_BATCH = 56

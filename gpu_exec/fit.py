@@ -47,6 +47,8 @@ def slowdown(alone: float, busy: float, together: float) -> float:
     of that time. In that time it progresses at 1/f: alone = together - busy + busy / f.
     """
     overlap = min(busy, together)
+    if overlap <= 0:
+        return 1.0
     done = alone - (together - overlap)
     if done <= overlap / LARGEST_SLOWDOWN:
         return LARGEST_SLOWDOWN

@@ -43,7 +43,9 @@ def neighbours(config: Any, memory: Any, arguments: Any) -> dict[str, Callable[[
 
     def attention() -> None:
         for i in range(40):
-            library.launch("oasis_attention", arguments.attention(i % LAYERS, 0), config.pairs, 0)
+            library.launch(
+                "oasis_attention", arguments.attention(i % LAYERS, 0), config.pairs, 0, 0
+            )
 
     def scan() -> None:
         for i in range(80):

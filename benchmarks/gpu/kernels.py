@@ -60,7 +60,7 @@ def attention(config: Any, arguments: Any, name: str, tries: list) -> None:
 
         def run(args: list = args) -> None:
             for a in args:
-                library.launch("oasis_attention", a, config.pairs, 0)
+                library.launch("oasis_attention", a, config.pairs, 0, 0)
 
         ms = graph_ms(run) / LAYERS
         report(name, ms, gb, batch=config.batch, splits=args[0].splits, stages=stages)
@@ -226,7 +226,7 @@ def main() -> None:
         case = setup(
             128, block_tokens=tokens, chosen_blocks=blocks, pool_blocks=blocks, cap_blocks=3
         )
-        attention(case[0], case[2], f"attention, block {tokens}", [(1, 3)])
+        attention(case[0], case[2], f"attention, block {tokens}", 5 * [(1, 3)])
         scan(*case, [(1, 2, False)])
         gather(*case)
     case = setup(23, dense=True)

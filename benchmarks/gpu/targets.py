@@ -9,6 +9,7 @@ from an attention trace (trace_moves.py). Qwen3-8B, 16K context, block 16, 128 c
 from __future__ import annotations
 
 import sys
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +34,13 @@ CHOICES: dict[str, dict[str, Any]] = {
     "resident, warp 8": {**WARP, **RESIDENT},
     "always, tma 8": TMA,
 }
+FORMATS = {
+    "bf16 keys": {"key_format": "bf16"},
+    "fp8 keys": {"key_format": "fp8"},
+    "fp8 keys, fp8 KV of the draft head": {"key_format": "fp8", "draft_kv": "fp8"},
+}
 BASE = {
-    "gemm": "library",
+    "gemm": "tuned",
     "gather_threads": 256,
     "prediction": "inline",
     "arrangement": "always",
@@ -53,6 +59,8 @@ def report(step: DecodeStep, name: str, **extra: Any) -> None:
         "name": name,
         "batch": c.batch,
         "key_format": c.key_format,
+        "draft_kv": c.draft_kv,
+        "gemm": c.gemm,
         "dense": c.dense,
         "request_mb": round(request_bytes(c) / 1e6, 1),
         "step_ms": round(times.median_ms, 3),
@@ -70,11 +78,12 @@ def report(step: DecodeStep, name: str, **extra: Any) -> None:
     print(row, flush=True)
 
 
-def sparse(key_format: str, files: dict[float, str]) -> None:
-    """Measure one key format: without transfers, then every arrangement at both ratios."""
-    base = StepConfig(QWEN3_8B, 1, CONTEXT, key_format=key_format, **CHOICES["window, tma 8"])
+def sparse(formats: dict[str, str], files: dict[float, str]) -> None:
+    """Measure one set of formats: without transfers, then every arrangement at both ratios."""
+    base = StepConfig(QWEN3_8B, 1, CONTEXT, **formats, **CHOICES["window, tma 8"])
     step = DecodeStep(largest_batch(base, POOL_BYTES))
     step.load(synthetic_moves(step.config, STEPS, 0.0, CONTEXT))
+    step.reconfigure(gemm="tuned")
     step.reconfigure(stages=StageSwitches(transfer=False))
     report(step, "no transfer", ratio=0.0)
     step.reconfigure(stages=StageSwitches(transfer=False, draft=False))
@@ -85,8 +94,9 @@ def sparse(key_format: str, files: dict[float, str]) -> None:
     for ratio, path in files.items():
         step.load(rows_of(step.config, path, STEPS, CONTEXT))
         for name, changes in CHOICES.items():
-            step.reconfigure(**{**BASE, **changes})
-            report(step, name, ratio=ratio)
+            for gemm in ("tuned", "library"):
+                step.reconfigure(**{**BASE, **changes, "gemm": gemm})
+                report(step, name, ratio=ratio)
     step.close()
 
 
@@ -107,12 +117,12 @@ def selection_cost() -> None:
 
 
 def dense_tokens_per_s() -> float:
-    """Measure the dense step both with and without early launches; return the better figure."""
+    """Measure the dense step with both GEMMs and both ways of launching; return the best figure."""
     base = StepConfig(QWEN3_8B, 1, CONTEXT, dense=True)
     dense = DecodeStep(largest_batch(base, POOL_BYTES))
     dense.load(synthetic_moves(dense.config, STEPS, 0.0, CONTEXT))
-    for early in (True, False):
-        dense.reconfigure(early_launch=early)
+    for early, gemm in product((True, False), ("library", "tuned")):
+        dense.reconfigure(early_launch=early, gemm=gemm)
         report(dense, f"dense, {'' if early else 'no '}early launch", ratio=0.0)
     dense.close()
     return max(row["tokens_per_s"] for row in rows)
@@ -122,15 +132,15 @@ def main() -> None:
     """Measure dense and both key formats and print the ratios."""
     files = {0.02: sys.argv[2], 0.05: sys.argv[3]}
     dense = dense_tokens_per_s()
-    for key_format in ("bf16", "fp8"):
-        sparse(key_format, files)
     best = {}
-    for ratio in files:
-        for key_format in ("bf16", "fp8"):
-            options = [r for r in rows if (r["ratio"], r["key_format"]) == (ratio, key_format)]
+    for name, formats in FORMATS.items():
+        first = len(rows)
+        sparse(formats, files)
+        for ratio in files:
+            options = [row for row in rows[first:] if row["ratio"] == ratio]
             top = max(options, key=lambda r: r["tokens_per_s"])
             speedup = round(top["tokens_per_s"] / dense, 3)
-            best[f"{ratio} {key_format}"] = {"arrangement": top["name"], "speedup": speedup}
+            best[f"{ratio} {name}"] = {"arrangement": top["name"], "speedup": speedup}
     selection_cost()
     print(best)
     write_rows(sys.argv[1], rows, {"pool_bytes": POOL_BYTES, "best": best})

@@ -20,7 +20,7 @@ class AttentionArgs(c.Structure):
         *_fields(_L, "table_stride"),
         *_fields(_I, "fixed_count q_stride out_stride batch heads group rows_per_request"),
         *_fields(_I, "block_tokens slots_per_pair local_slot splits stages"),
-        *_fields(_F, "scale_log2"),
+        *_fields(_F, "scale_log2 value_scale"),
     ]
 
 
@@ -55,6 +55,16 @@ class GatherArgs(c.Structure):
         *_fields(_P, "host pool bounds source target phase cursor stop ready moved"),
         *_fields(_L, "layer_bytes"),
         *_fields(_I, "unit_bytes layers layer_begin layer_end stop_at"),
+    ]
+
+
+class CopyArgs(c.Structure):
+    """Arguments of the copies that the host submits."""
+
+    _fields_: ClassVar = [
+        *_fields(_P, "pool host offset target source released events"),
+        *_fields(_L, "layer_bytes unit_bytes"),
+        *_fields(_I, "layer_begin layer_end batched in_flight"),
     ]
 
 

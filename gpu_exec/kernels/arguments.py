@@ -137,6 +137,7 @@ class StepArguments:
             splits=self.attention_splits,
             stages=self.attention_stages,
             scale_log2=c.shape.head_dim**-0.5 * math.log2(math.e),
+            value_scale=1.0,
         )
 
     def draft_attention(self, draft: DraftMemory) -> AttentionArgs:
@@ -150,6 +151,8 @@ class StepArguments:
         args.rows_per_request, args.block_tokens = 1, 16
         args.slots_per_pair, args.local_slot = draft.slots_per_pair, draft.blocks
         args.splits, args.stages = choose_attention(c.pairs, draft.blocks)
+        if c.draft_kv == "fp8":  # half the bytes per stage: twice the stages
+            args.stages *= 2
         return args
 
     def scan(self, layer: int, fused: bool) -> ScanArgs:

@@ -24,7 +24,6 @@ __all__ = [
     "StepMoves",
     "StepShape",
     "StepTimes",
-    "Verification",
     "synthetic_moves",
 ]
 
@@ -37,7 +36,7 @@ LOCAL_SLOTS = 2
 
 TRANSPORTS = ("warp_gather", "tma_gather", "copy_engine", "staged", "naive")
 GRAPH_TRANSPORTS = TRANSPORTS[:2]
-"""The two gathers run inside the graph; the other transports need the host for every layer."""
+"""The gathers are part of the graph; the others are copies that the host submits."""
 ARRANGEMENTS = ("always", "window", "resident")
 """One gather per layer; gathers only beside scan and attention; one gather for the whole step.
 
@@ -46,8 +45,10 @@ PREDICTIONS = ("inline", "stream")
 """Scan before attention on the foreground, or beside it on a stream of its own."""
 SELECTIONS = ("fused", "separate")
 """Selection by the last CTA of a pair's scan, or as a kernel on a stream of its own."""
-GEMMS = ("library", "persistent")
+GEMMS = ("library", "tuned", "persistent")
+"""The library as it chooses, the library's fastest algorithm as measured, or our own kernel."""
 KEY_FORMATS = ("bf16", "fp8")
+"""Of the compressed keys, and of the draft head's own KV."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,10 @@ class StepConfig:
     """Fix everything that a captured step depends on.
 
     ``context_capacity`` is the largest position a row may reach (it sizes the tables);
-    the positions themselves come with the moves. ``moves_from`` says whose copy list the
-    transfer executes: the schedule's (selection then runs beside it on its own state) or the
-    one that selection publishes on the GPU.
+    the positions themselves come with the moves. ``copies_ahead`` bounds the parts (of 256 copies)
+    that the host submits before the first of them is done; 0 does not. ``moves_from`` says whose
+    copy list the transfer executes: the schedule's (selection then runs beside it on its own
+    state) or the one that selection publishes on the GPU.
     """
 
     shape: StepShape
@@ -84,11 +86,13 @@ class StepConfig:
     dense: bool = False
     draft_row: bool = True
     key_format: str = "bf16"
+    draft_kv: str = "bf16"
     transport: str = "tma_gather"
     gather_ctas: int = 8
     gather_threads: int = 256
     gather_ring: int = 12
     gather_exclusive: bool = True
+    copies_ahead: int = 4
     arrangement: str = "always"
     gemm: str = "library"
     early_launch: bool = True
@@ -123,6 +127,7 @@ class StepConfig:
             (self.arrangement, ARRANGEMENTS, "arrangement"),
             (self.gemm, GEMMS, "gemm"),
             (self.key_format, KEY_FORMATS, "key format"),
+            (self.draft_kv, KEY_FORMATS, "format of the draft's KV"),
             (self.prediction, PREDICTIONS, "prediction"),
             (self.selection, SELECTIONS, "selection"),
             (self.moves_from, ("schedule", "selection"), "source of moves"),
@@ -164,6 +169,12 @@ class StepConfig:
     def slots_per_pair(self) -> int:
         """Pool slots of one pair, local ones included."""
         return (self.max_blocks if self.dense else self.pool_blocks) + LOCAL_SLOTS
+
+    @property
+    def host_driven(self) -> bool:
+        """True when the host submits the copies, layer by layer."""
+        moves = self.stages.transfer and not self.dense
+        return moves and self.transport not in GRAPH_TRANSPORTS
 
     @property
     def host_units(self) -> int:
@@ -280,12 +291,3 @@ class StepTimes:
         """Largest deviation from the median, in percent of it."""
         values = np.asarray(self.step_ms)
         return float(np.abs(values - np.median(values)).max() / np.median(values) * 100)
-
-
-@dataclass(frozen=True)
-class Verification:
-    """Count units of the last step checked on the device and those that were wrong."""
-
-    checked_units: int
-    wrong_units: int
-    aliased: bool

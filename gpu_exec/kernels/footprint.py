@@ -6,7 +6,8 @@ from dataclasses import replace
 
 from gpu_exec.kernels.config import BYTES_PER_TOKEN_HEAD, LOCAL_SLOTS, TILE_TOKENS, StepConfig
 
-_DRAFT_TILE_BYTES = TILE_TOKENS * BYTES_PER_TOKEN_HEAD
+_DRAFT_TILE_BYTES = {"bf16": TILE_TOKENS * BYTES_PER_TOKEN_HEAD}
+_DRAFT_TILE_BYTES["fp8"] = _DRAFT_TILE_BYTES["bf16"] // 2
 
 
 def request_bytes(config: StepConfig) -> int:
@@ -23,8 +24,8 @@ def request_bytes(config: StepConfig) -> int:
     keys = heads * config.max_blocks * 2 * shape.head_dim * element
     tables = heads * (2 * config.pool_blocks + 2 * config.chosen_blocks) * 4
     draft_slots = -(-(config.context_capacity + 2) // TILE_TOKENS) + LOCAL_SLOTS
-    draft = shape.kv_heads * draft_slots * _DRAFT_TILE_BYTES if config.stages.draft else 0
-    return pool + keys + tables + draft
+    draft = shape.kv_heads * draft_slots * _DRAFT_TILE_BYTES[config.draft_kv]
+    return pool + keys + tables + (draft if config.stages.draft else 0)
 
 
 def largest_batch(config: StepConfig, pool_bytes: int) -> StepConfig:

@@ -28,33 +28,37 @@ def operand_index(row: Index, col: Index) -> Index:
     return np.asarray(lane * 8 + register * 2 + col % 2)
 
 
-@lru_cache(maxsize=1)
-def kv_order() -> Index:
+def _paired(index: Index) -> Index:
+    """Return the place in a tile of 8-bit elements: a lane's 16 bytes serve two operand tiles."""
+    operand, inside = index // 256, index % 256
+    return (operand // 2) * 512 + (inside // 8) * 16 + (operand % 2) * 8 + inside % 8
+
+
+@lru_cache(maxsize=2)
+def kv_order(fp8: bool) -> Index:
     """Return, for flattened [2, 16, 128] (K or V, token, dimension), the index in the tile."""
     token, d = np.meshgrid(np.arange(TILE_TOKENS), np.arange(HEAD_DIM), indexing="ij")
     key = (d // 16) * 256 + operand_index(token, d % 16)
     value = TILE_ELEMENTS // 2 + (d // 16) * 256 + operand_index(d % 16, token)
-    return np.concatenate([key.ravel(), value.ravel()])
+    index = np.concatenate([key.ravel(), value.ravel()])
+    return _paired(index) if fp8 else index
 
 
 @lru_cache(maxsize=2)
 def bound_order(fp8: bool) -> Index:
     """Return, for flattened [16, 256] (block, max then min), the element index in the key tile."""
     row, k = np.meshgrid(np.arange(16), np.arange(2 * HEAD_DIM), indexing="ij")
-    inside = operand_index(row, k % 16)
-    if not fp8:
-        return np.asarray((k // 16) * 256 + inside).ravel()
-    index = (k // 32) * 512 + (inside // 8) * 16 + ((k // 16) % 2) * 8 + inside % 8
-    return np.asarray(index).ravel()
+    index = np.asarray((k // 16) * 256 + operand_index(row, k % 16)).ravel()
+    return _paired(index) if fp8 else index
 
 
 def pack_units(keys: npt.NDArray[np.generic], values: npt.NDArray[np.generic]) -> npt.NDArray[Any]:
-    """Return units [n, b * 256] from K and V [n, b, 128] of any 16-bit type."""
+    """Return units [n, b * 256] from K and V [n, b, 128] of any 8- or 16-bit type."""
     n, tokens, _ = keys.shape
     both = np.stack([keys, values], axis=1).reshape(n, 2, tokens // TILE_TOKENS, TILE_TOKENS, -1)
     flat = both.transpose(0, 2, 1, 3, 4).reshape(n * tokens // TILE_TOKENS, TILE_ELEMENTS)
     packed = np.empty_like(flat)
-    packed[:, kv_order()] = flat
+    packed[:, kv_order(flat.dtype.itemsize == 1)] = flat
     return packed.reshape(n, tokens * 2 * HEAD_DIM)
 
 
@@ -62,7 +66,7 @@ def unpack_units(units: npt.NDArray[np.generic]) -> tuple[npt.NDArray[Any], npt.
     """Return K and V [n, b, 128] of units [n, b * 256]."""
     n, elements = units.shape
     tiles = elements // TILE_ELEMENTS
-    flat = units.reshape(n * tiles, TILE_ELEMENTS)[:, kv_order()]
+    flat = units.reshape(n * tiles, TILE_ELEMENTS)[:, kv_order(units.dtype.itemsize == 1)]
     both = flat.reshape(n, tiles, 2, TILE_TOKENS, HEAD_DIM).transpose(2, 0, 1, 3, 4)
     both = both.reshape(2, n, tiles * TILE_TOKENS, HEAD_DIM)
     return both[0], both[1]

@@ -36,6 +36,16 @@ class EventMarks(Marks):
         torch.cuda.nvtx.range_pop()
         self._spans.append((stage, first, last))
 
+    def reserve(self, stage: str) -> tuple[int, int]:
+        """Return the handles of two events that someone else records around a span."""
+        import torch
+
+        first, last = self._event(torch), self._event(torch)
+        for event in (first, last):
+            event.record()  # an event has no handle before
+        self._spans.append((stage, first, last))
+        return first.cuda_event, last.cuda_event
+
     def _event(self, torch: Any) -> Any:
         if self._external:
             return torch.cuda.Event(enable_timing=True, external=True)

@@ -11,6 +11,7 @@ from oasis_sim.errors import GpuUnavailable
 
 _STAMP_CHUNK_BYTES = 256 << 20
 _MIRROR_RING_BYTES = 256 << 20
+_FINITE_E4M3 = 0xBF  # clears the highest bit of the exponent: magnitudes below 2
 MAX_SPLITS = 64
 
 
@@ -63,11 +64,30 @@ class HostPool:
             self.tensor[start : start + part.numel()].copy_(part)
 
 
+class HostCounter:
+    """Own a counter in pinned memory that the device raises and the host waits for."""
+
+    def __init__(self) -> None:
+        torch = require_gpu()
+        self._tensor = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self.address, self.alias = library.pointer(self._tensor), ctypes.c_void_p()
+        library.call("oasis_device_alias", self.address, ctypes.byref(self.alias))
+
+    def reset(self) -> None:
+        """Set it to zero; nothing on the device may be about to raise it."""
+        self._tensor[0] = 0
+
+    def wait_for(self, value: int) -> None:
+        """Return once the counter has reached `value`; raises RunFailed when it never does."""
+        library.call("oasis_await_counter", self.address, value)
+
+
 class StepMemory:
     """Hold the tensors of one step; names as in docs/gpu-kernels.md."""
 
     def __init__(self, config: StepConfig) -> None:
         torch = require_gpu()
+        library.call("oasis_preload")  # per device: nothing may be loaded while a graph is captured
         self.config = config
         shape, pairs = config.shape, config.pairs
         layers, blocks = shape.layers, config.max_blocks
@@ -77,6 +97,7 @@ class StepMemory:
         self.pool = self._random(layers, pairs * config.slots_per_pair, unit)
         self.position = new(config.batch, dtype=i32)
         self.step, self.phase, self.stop, self.ready = (new(1, dtype=i32) for _ in range(4))
+        self.released = HostCounter()
         self.cursor = new(layers, dtype=i32)
         self.moved, self.mirrored, self.checked, self.wrong = (new(1, dtype=i64) for _ in range(4))
         self.tickets = new(pairs, dtype=i32)
@@ -123,7 +144,7 @@ class StepMemory:
         if c.key_format == "fp8":
             size = (layers, pairs, blocks // 16, 4096)
             self.keys = torch.randint(0, 256, size, dtype=torch.uint8, device="cuda")
-            self.keys &= 0xBF
+            self.keys &= _FINITE_E4M3
         else:
             self.keys = self._random(layers, pairs, blocks // 16, 4096)
         self.scores = new(2, pairs, blocks, dtype=torch.float32)
@@ -188,7 +209,12 @@ class DraftMemory:
             fill_stamps(tensor, 1 << 41, size[-1])
             return tensor
 
-        self.pool = random(config.pairs * self.slots_per_pair, 4096)
+        units = config.pairs * self.slots_per_pair
+        if config.draft_kv == "fp8":
+            self.pool = torch.randint(0, 256, (units, 4096), dtype=torch.uint8, device="cuda")
+            self.pool &= _FINITE_E4M3
+        else:
+            self.pool = random(units, 4096)
         base = torch.arange(config.pairs, dtype=torch.int32, device="cuda") * self.slots_per_pair
         slot = torch.arange(self.blocks, dtype=torch.int32, device="cuda")
         self.table = (base[:, None] + slot[None, :]).contiguous()

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpu_exec.kernels import library
+from gpu_exec.kernels.abi import CopyArgs
 from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StepConfig, StepMoves
+from gpu_exec.kernels.marks import EventMarks, Marks
 
 _PACK_THREADS = 8
 
@@ -49,32 +51,60 @@ class DeviceMoves:
         return int(self._offset[last] - self._offset[first])
 
     def copy_from_host(self, arguments: StepArguments, layer: int) -> None:
-        """Enqueue the copies of one layer of step ``phase``, each named by the host."""
+        """Enqueue the copies of one layer of step ``phase`` on the current stream."""
+        if arguments.config.transport == "staged":
+            self._copy_staged(arguments, layer)
+        else:
+            library.launch("oasis_copy_units", self._copies(arguments, (layer, layer + 1)))
+
+    def submit(self, arguments: StepArguments, marks: EventMarks | None) -> None:
+        """Submit the copies of step ``phase``, each layer as soon as the step has released it.
+
+        They go to the current stream, timed by ``marks``, and wait for nothing on the device.
+        """
+        if arguments.config.transport == "staged":
+            for layer in range(self.layers):
+                arguments.memory.released.wait_for(layer + 1)
+                with (marks or Marks()).span("transfer", layer):
+                    self._copy_staged(arguments, layer)
+            return
+        args = self._copies(arguments, (0, self.layers))
+        args.released = arguments.memory.released.address
+        if marks is not None:
+            events = [e for _ in range(self.layers) for e in marks.reserve("transfer")]
+            handles = (ctypes.c_void_p * len(events))(*events)
+            args.events = ctypes.addressof(handles)
+        library.launch("oasis_copy_units", args)
+
+    def _copies(self, arguments: StepArguments, layers: tuple[int, int]) -> CopyArgs:
         memory, config = arguments.memory, arguments.config
-        row = self.phase * self.layers + layer
-        first, last = int(self._offset[row]), int(self._offset[row + 1])
-        if first == last:
-            return
-        if config.transport == "staged":
-            self._copy_staged(arguments, layer, (first, last))
-            return
-        library.launch(
-            "oasis_copy_units",
-            library.pointer(memory.pool[layer]),
-            library.pointer(memory.host.tensor),
-            _array(self._target[first:last]),
-            _array(self._source[first:last]),
-            library.wide(last - first),
-            library.wide(config.unit_bytes),
-            int(config.transport == "copy_engine"),
+        offset = self._offset[self.phase * self.layers :]
+        return CopyArgs(
+            pool=memory.pool.data_ptr(),
+            host=memory.host.tensor.data_ptr(),
+            offset=offset.ctypes.data,
+            target=self._target.ctypes.data,
+            source=self._source.ctypes.data,
+            released=None,
+            events=None,
+            layer_bytes=memory.pool.stride(0) * 2,
+            unit_bytes=config.unit_bytes,
+            layer_begin=layers[0],
+            layer_end=layers[1],
+            batched=int(config.transport == "copy_engine"),
+            in_flight=config.copies_ahead,
         )
 
-    def _copy_staged(self, arguments: StepArguments, layer: int, part: tuple[int, int]) -> None:
+    def _copy_staged(self, arguments: StepArguments, layer: int) -> None:
         """Pack on the host, copy in one piece, scatter on the device."""
         import torch
 
         memory, config = arguments.memory, arguments.config
-        count = part[1] - part[0]
+        row = self.phase * self.layers + layer
+        first, last = int(self._offset[row]), int(self._offset[row + 1])
+        count = last - first
+        if count == 0:
+            return
         size = config.unit_bytes // 2
         room = int(np.diff(self._offset).max()) * size
         if layer not in self._staging:
@@ -87,7 +117,7 @@ class DeviceMoves:
             "oasis_pack_units",
             library.pointer(host),
             library.pointer(memory.host.tensor),
-            _array(self._source[part[0] : part[1]]),
+            _array(self._source[first:last]),
             library.wide(count),
             library.wide(config.unit_bytes),
             _PACK_THREADS,

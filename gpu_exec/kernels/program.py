@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_exec.kernels.abi import select_scratch_bytes
 from gpu_exec.kernels.arguments import StepArguments
-from gpu_exec.kernels.config import GRAPH_TRANSPORTS, StepConfig
+from gpu_exec.kernels.config import StepConfig
 from gpu_exec.kernels.library import launch, pointer, wide
 from gpu_exec.kernels.linear import DraftWeights, Gemm, LayerWeights
 from gpu_exec.kernels.marks import Marks
@@ -55,6 +55,7 @@ class StepProgram:
         arrangement = self._arrangement()
         self.window = arrangement == "window" and self.transfers
         self.resident = arrangement == "resident" and self.transfers
+        self.hosted = arrangement == "hosted"
         self.main = torch.cuda.current_stream()
         high = self.main if self.stages.serial else None
         self.transfer = high or torch.cuda.Stream(priority=-3)
@@ -70,13 +71,14 @@ class StepProgram:
         )
 
     def _arrangement(self) -> str:
-        """Return how transfers run: layer by layer in serial, host-driven and resident timed steps.
+        """Return how transfers run: layer by layer in serial and in resident timed steps.
 
         (A resident gather lasts as long as the step; its layers could not be timed.)
         """
-        by_layer = self.stages.serial or self.config.transport not in GRAPH_TRANSPORTS
         timed_resident = self.config.arrangement == "resident" and type(self.marks) is not Marks
-        return "always" if by_layer or timed_resident else self.config.arrangement
+        if self.stages.serial or (timed_resident and not self.config.host_driven):
+            return "always"
+        return "hosted" if self.config.host_driven else self.config.arrangement
 
     def enqueue(self) -> None:
         """Enqueue the whole step and join every stream."""
@@ -118,7 +120,7 @@ class StepProgram:
             delay("attention")
             with self.marks.span("attention", layer):
                 args = arguments.attention(layer, self.parity)
-                launch("oasis_attention", args, self.config.pairs, self._early())
+                launch("oasis_attention", args, self.config.pairs, 0, self._early())
         self._release(layer)
         with self.marks.span("output_ffn", layer):
             self._ffn(layer)
@@ -130,10 +132,11 @@ class StepProgram:
         if self.window:
             self._fork(self.flag)
             self._on(self.flag, "oasis_set_flag", pointer(self.memory.stop), layer)
-        elif self.resident:
+        elif self.resident or self.hosted:
             for stream in (self.main, self.selection, self.mirror):
                 self._order(stream, self.flag)
-            self._on(self.flag, "oasis_set_flag", pointer(self.memory.ready), layer + 1)
+            flag = self.memory.released.alias if self.hosted else pointer(self.memory.ready)
+            self._on(self.flag, "oasis_set_flag", flag, layer + 1)
         else:
             self._fork_transfer()
             self._gather(layer, (layer, layer + 1))
@@ -174,7 +177,9 @@ class StepProgram:
         gemm(d.features, w.fc, d.fused, None)
         gemm(d.joined, w.qkv, d.qkv, None)
         self._drain()  # beside the draft head's attention, not beside the LM head
-        launch("oasis_attention", self.parts.arguments.draft_attention(d), self.config.pairs, 0)
+        fp8 = int(self.config.draft_kv == "fp8")
+        arguments = self.parts.arguments.draft_attention(d)
+        launch("oasis_attention", arguments, self.config.pairs, fp8, 0)
         gemm(d.attended, w.o, d.fused, d.fused)
         gemm(d.fused, w.gate_up, d.gate_up, None)
         self._gate(d.gate_up, d.gated)
@@ -228,7 +233,7 @@ class StepProgram:
         with torch.cuda.stream(self.transfer):
             self._delay("transfer")
             with self.marks.span("transfer", layer):
-                if c.transport not in GRAPH_TRANSPORTS:
+                if c.host_driven:
                     self.parts.moves.copy_from_host(arguments, layer)
                     return
                 args = arguments.gather(self.parts.moves, layers, stop_at, waiting)

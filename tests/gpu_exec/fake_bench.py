@@ -76,22 +76,24 @@ class FakeBench:
         total = sum(times[s] for s in front)
         if LINEAR in front and ATTENTION in front:
             total += extra / PS_PER_MS
-        if not back:
-            return total
-        busy = sum(times[s] for s in back)
         if TRANSFER in back and SCAN in back:
             return _beside(times[SCAN], times[TRANSFER], cost.transport.slowdown.prediction)
         if not front:
-            return busy
-        if TRANSFER in back:
-            busy *= self._load
-            if busy > total:
-                return busy + total / self._model.layers
-        beside_scan = cost.costs.prediction_slowdown
-        neighbour = cost.transport.slowdown if TRANSFER in back else beside_scan
-        rows = 2 * probe.batch
-        factor = neighbour.linear.at(rows) if LINEAR in front else neighbour.attention
-        return _beside(total, busy, factor)
+            return sum(times[s] for s in back)
+        if TRANSFER in back and times[TRANSFER] * self._load > total:
+            first = total / self._model.layers
+            return first + times[TRANSFER] + (total - first) * (1.0 - 1.0 / self._load)
+        for stage, neighbour in (
+            (TRANSFER, cost.transport.slowdown),
+            (SCAN, cost.costs.prediction_slowdown),
+            (SELECTION, cost.costs.selection_slowdown),
+        ):
+            if stage in back:
+                linear = neighbour.linear.at(2 * probe.batch)
+                factor = linear if LINEAR in front else neighbour.attention
+                busy = times[stage] * (self._load if stage == TRANSFER else 1.0)
+                total = _beside(total, busy, factor)
+        return total
 
     def _times(self, probe: StepProbe, cost: CostModel) -> dict[str, float]:
         layers, share = self._model.layers, cost.share
@@ -109,7 +111,7 @@ class FakeBench:
         moved = heads * probe.per_head * share.unit_bytes(cost.scheme)
         pick = cost.costs.selection
         select = pick.fixed_ps + heads * (pick.per_head_ps + pick.per_candidate_ps * blocks)
-        draft_kv = probe.batch * probe.context_tokens * cost.scheme.draft_kv_bytes_per_token
+        draft_kv = probe.batch * probe.context_tokens * share.draft_bytes_token(cost.scheme)
         draft_kv *= cost.hbm_ps_per_byte(cost.costs.dense_attention_efficiency.at(draft_kv))
         ps = {
             LINEAR: linear,

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from gpu_exec.kernels.config import StepConfig, StepMoves, StepTimes, Verification
+from gpu_exec.kernels.config import StepConfig, StepMoves, StepTimes
 from gpu_exec.stamps import stamp, wrong_units
+from gpu_exec.step import Verification
 
 ELEMENTS = 16
 STAGE_MS = {"linear": 4.0, "attention": 3.0, "scan": 1.0, "draft": 0.5}

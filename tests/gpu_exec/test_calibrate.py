@@ -18,7 +18,7 @@ from gpu_exec.matrix import validation_matrix
 from gpu_exec.probes import LINEAR, TRANSFER, GapProbe, Notebook, StepProbe
 from gpu_exec.profile_file import MeasuredLimits, engine_lines, profile_yaml
 from gpu_exec.validate import Origin
-from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.costs import CostModel, GpuShare
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import (
     Curve,
@@ -41,13 +41,14 @@ def profile() -> HardwareProfile:
     """Return a card with a known engine: curves with several points, costs that differ."""
     base = load_profile("h200")
     beside_scan = Slowdown(Curve((100.0, 300.0), (1.5, 2.5)), attention=2.0, prediction=1.0)
+    beside_selection = Slowdown(Curve((100.0, 300.0), (1.2, 1.6)), attention=1.3, prediction=1.0)
     return slower(
         base,
         attention_efficiency=Curve((1e7, 1e9), (0.5, 0.9)),
         scan_efficiency=Curve((1e6, 1e9), (0.3, 0.8)),
         dense_attention_efficiency=Curve((1e6, 1e9), (0.6, 0.88)),
         prediction_slowdown=beside_scan,
-        selection_slowdown=beside_scan,
+        selection_slowdown=beside_selection,
         selection=Selection(fixed_ps=6_000_000, per_head_ps=4_000.0, per_candidate_ps=8.0),
     )
 
@@ -90,20 +91,25 @@ def test_known_costs_come_back(profile: HardwareProfile) -> None:
     """Every number of the known engine is found again from times alone."""
     costs, _ = calibrate(profile)
     assert_close(profile.engine("gpu_exec"), costs, 0.02)
-    neighbour = profile.engine("gpu_exec").prediction_slowdown
-    assert pytest.approx(neighbour.linear.at(176), rel=0.05) == (
-        costs.prediction_slowdown.linear.at(176)
-    )
+    truth = profile.engine("gpu_exec")
+    for neighbour, found in (
+        (truth.prediction_slowdown, costs.prediction_slowdown),
+        (truth.selection_slowdown, costs.selection_slowdown),
+    ):
+        assert pytest.approx(neighbour.linear.at(176), rel=0.05) == found.linear.at(176)
+        assert pytest.approx(neighbour.attention, rel=0.05) == found.attention
 
 
 def test_rate_is_that_beside_work(profile: HardwareProfile) -> None:
-    """Where transfers slow down beside work, the profile holds the slower rate."""
+    """Where transfers slow down beside work, the profile holds that rate and the gain without."""
     model = load_model("qwen3-8b")
     truth = profile.engine("gpu_exec")
     notebook = Notebook(FakeBench(profile, model, load=1.1))
     costs = Calibration(notebook, profile, model, Kept.of(truth)).costs("fake")
     expected = truth.transports["sm_gather"].bytes_per_s.at(8192) / 1.1
-    assert pytest.approx(expected, rel=0.01) == costs.transports["sm_gather"].bytes_per_s.at(8192)
+    found = costs.transports["sm_gather"]
+    assert pytest.approx(expected, rel=0.01) == found.bytes_per_s.at(8192)
+    assert pytest.approx(1.1, rel=0.01) == found.idle_speedup.at(8192)
 
 
 def test_noise_below_the_bound_is_harmless(profile: HardwareProfile) -> None:
@@ -225,7 +231,7 @@ def test_draft_reads_its_kv(profile: HardwareProfile) -> None:
     """A calibrated draft costs its linear layers plus one read of its KV at dense efficiency."""
     model, scheme = load_model("qwen3-8b"), load_scheme("oasis")
     tokens = 128 * 16_384
-    size = tokens * scheme.draft_kv_bytes_per_token
+    size = tokens * GpuShare(model, 1).draft_bytes_token(scheme)
     plain, reading = (
         CostModel(slower(profile, draft_reads_kv=reads), "gpu_exec", model, scheme, 1)
         for reads in (False, True)
@@ -265,6 +271,7 @@ def test_slowdown_inverts(alone: float, factor: float, covered: float) -> None:
 def test_slowdown_edges() -> None:
     """No effect gives 1, a full stop gives the largest factor, a longer neighbour the ratio."""
     assert 1.0 == slowdown(10.0, 5.0, 9.5)
+    assert 1.0 == slowdown(10.0, 0.0, 10.5)
     assert 1000.0 == slowdown(10.0, 5.0, 15.0)
     assert pytest.approx(1.5) == slowdown(10.0, 99.0, 15.0)
 

@@ -7,6 +7,7 @@ import pytest
 
 from gpu_exec.kernels import library
 from gpu_exec.kernels.abi import select_scratch_bytes
+from gpu_exec.kernels.layout import pack_units
 from tests.gpu_exec.gpu_cases import (
     bounds_of,
     host,
@@ -34,7 +35,7 @@ def check_attention(config, memory, arguments, counts) -> None:
 
     memory.attended.fill_(float("nan"))
     for _ in range(2):  # tickets must be left as they were found
-        library.launch("oasis_attention", arguments.attention(1, 0), config.pairs, 0)
+        library.launch("oasis_attention", arguments.attention(1, 0), config.pairs, 0, 0)
     torch.cuda.synchronize()
     shape, b = config.shape, config.block_tokens
     position = memory.position.cpu().numpy()
@@ -126,7 +127,7 @@ def test_attention_beyond_two_to_the_31_elements() -> None:
     base = torch.arange(config.pairs, device="cuda") * config.slots_per_pair
     blocks = torch.arange(config.max_blocks, device="cuda").flip(0)
     memory.table[0, 0].copy_(base[:, None] + blocks[None, :])
-    library.launch("oasis_attention", arguments.attention(0, 0), config.pairs, 0)
+    library.launch("oasis_attention", arguments.attention(0, 0), config.pairs, 0, 0)
     pair = config.pairs - 1
     keys, values = units_of(config, memory, 0, pair)
     table = memory.table[0, 0, pair].cpu().numpy()[:43] - pair * config.slots_per_pair
@@ -135,6 +136,59 @@ def test_attention_beyond_two_to_the_31_elements() -> None:
     q = host(memory.qkv)[-1].reshape(-1, 128)[config.shape.query_heads - 1]
     found = host(memory.attended)[-1].reshape(-1, 128)[-1]
     assert error_of(found, attention_oracle(q, k, v, 128**-0.5)) < 1e-2
+
+
+@pytest.mark.parametrize("group", [1, 4, 8])
+@pytest.mark.parametrize("draft_kv", ["bf16", "fp8"])
+def test_draft_attention(group: int, draft_kv: str) -> None:
+    """The draft head attends all its positions, from KV in 16 or 8 bits."""
+    import torch
+
+    from gpu_exec.kernels.memory import DraftMemory
+
+    config = small_config(group=group, draft_kv=draft_kv, batch=len(BOUNDARIES))
+    memory, arguments = make_memory(config, seed=group)
+    memory.position.copy_(torch.tensor(BOUNDARIES))
+    draft = DraftMemory(config)
+    types = {"bf16": (torch.bfloat16, torch.int16), "fp8": (torch.float8_e4m3fn, torch.uint8)}
+    kind, raw = types[draft_kv]
+    both = torch.randn(2, len(draft.pool), 16, 128).to(kind)
+    units = pack_units(*both.view(raw).numpy())
+    draft.pool.view(raw).copy_(torch.from_numpy(units))
+    keys, values = both.double().numpy()
+    draft.qkv.normal_()
+    draft.attended.fill_(float("nan"))
+    fp8 = int(draft_kv == "fp8")
+    library.launch("oasis_attention", arguments.draft_attention(draft), config.pairs, fp8, 0)
+    queries = host(draft.qkv).reshape(config.batch, -1, 128)
+    found = host(draft.attended).reshape(config.batch, -1, 128)
+    for pair in range(config.pairs):
+        request, head = divmod(pair, config.shape.kv_heads)
+        block, last = divmod(BOUNDARIES[request], 16)
+        first = pair * draft.slots_per_pair
+        local = first + draft.blocks + block % 2
+        k, v = (
+            np.concatenate([x[first : first + block].reshape(-1, 128), x[local, : last + 1]])
+            for x in (keys, values)
+        )
+        for g in range(head * group, (head + 1) * group):
+            expected = attention_oracle(queries[request, g], k, v, 128**-0.5)
+            assert error_of(found[request, g], expected) < 1e-2
+
+
+@pytest.mark.parametrize("rows", [1, 33, 248])
+@pytest.mark.parametrize("add", [False, True])
+def test_tuned_gemm(rows: int, add: bool) -> None:
+    """The library's fastest algorithm computes the product, also into its own residual."""
+    import torch
+
+    from gpu_exec.kernels.tuned_gemm import tuned_gemm
+
+    x, w = (torch.randn(n, 512, device="cuda").bfloat16() for n in (rows, 768))
+    out = torch.full((rows, 768), 1.5 if add else float("nan"), device="cuda").bfloat16()
+    tuned_gemm(x, w, out, out if add else None)
+    expected = host(x) @ host(w).T + (1.5 if add else 0.0)
+    assert error_of(host(out), expected) < 4e-3
 
 
 @pytest.mark.parametrize("group", [1, 4, 8, 16])

@@ -160,6 +160,28 @@ def test_schedule_is_executed_to_the_byte(transport: str, block_tokens: int) -> 
     step.close()
 
 
+@pytest.mark.parametrize("transport", ["copy_engine", "naive", "staged"])
+@pytest.mark.parametrize("late", ["attention", "mirror"])
+def test_copies_by_the_host_wait_for_the_graph(transport: str, late: str) -> None:
+    """However late a layer is released, steps compute what the serial order computes."""
+    import torch
+
+    results = []
+    for delays, serial in ((None, True), ({late: DELAY_NS}, False)):
+        stages = StageSwitches(draft=False, serial=serial)
+        config = small_config(transport=transport, stages=stages, host_bytes=8 << 20, layers=6)
+        step = DecodeStep(config, delays)
+        step.load(synthetic_moves(config, 3, 3.0, 600))
+        trail = []
+        for _ in range(6):
+            step.run_one()
+            trail.append(step.memory.logits.clone())
+        torch.cuda.synchronize()
+        results.append((torch.stack(trail).cpu(), step.memory.pool.cpu()))
+        step.close()
+    assert all(a.equal(b) for a, b in zip(*results, strict=True))
+
+
 def test_a_wrong_unit_is_found() -> None:
     """One flipped bit in one moved unit is reported."""
     config = small_config(stages=StageSwitches(), host_bytes=8 << 20)

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "attention.cuh"
+#include "host_copy.h"
 #include "pointwise.cuh"
 #include "scan.cuh"
 #include "transfer.cuh"
@@ -34,10 +35,14 @@ int start(void (*kernel)(Parameters...), dim3 grid, int threads, int bytes, int 
   return static_cast<int>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 
-template <int NT>
-int attention_of(const AttentionArgs& a, int pairs, int bytes, int early, cudaStream_t stream) {
-  if (int e = allow_shared(paged_attention<NT>, bytes)) return e;
-  return start(paged_attention<NT>, dim3(pairs, a.splits), kAttnThreads, bytes, early, stream, a);
+template <int NT, bool FP8>
+int attention_of(const AttentionArgs& a, int pairs, int early, cudaStream_t stream) {
+  int ring = kAttnWarps * a.stages * (FP8 ? kTileBytes / 2 : kTileBytes);
+  int spill = kAttnWarps * NT * 8 * (kHeadDim + 2) * 4;
+  int bytes = ring > spill ? ring : spill;
+  auto kernel = paged_attention<NT, FP8>;
+  if (int e = allow_shared(kernel, bytes)) return e;
+  return start(kernel, dim3(pairs, a.splits), kAttnThreads, bytes, early, stream, a);
 }
 
 template <int NT, bool FP8>
@@ -52,16 +57,13 @@ int scan_of(const ScanArgs& a, const SelectArgs& sel, int pairs, int bytes, int 
 
 extern "C" {
 
-int oasis_attention(const AttentionArgs* a, int pairs, int early, cudaStream_t stream) {
+int oasis_attention(const AttentionArgs* a, int pairs, int fp8, int early, cudaStream_t stream) {
   int columns = a->group * a->rows_per_request;
-  int tiles = columns <= 8 ? 1 : columns <= 16 ? 2 : 4;
-  int ring = kAttnWarps * a->stages * kTileBytes;
-  int spill = kAttnWarps * tiles * 8 * (kHeadDim + 2) * 4;
-  int bytes = ring > spill ? ring : spill;
-  if (a->stages > 8 || columns > 32) return cudaErrorInvalidValue;
-  if (tiles == 1) return attention_of<1>(*a, pairs, bytes, early, stream);
-  if (tiles == 2) return attention_of<2>(*a, pairs, bytes, early, stream);
-  return attention_of<4>(*a, pairs, bytes, early, stream);
+  if (a->stages > 8 || columns > 32 || (fp8 && columns > 8)) return cudaErrorInvalidValue;
+  if (fp8) return attention_of<1, true>(*a, pairs, early, stream);
+  if (columns <= 8) return attention_of<1, false>(*a, pairs, early, stream);
+  if (columns <= 16) return attention_of<2, false>(*a, pairs, early, stream);
+  return attention_of<4, false>(*a, pairs, early, stream);
 }
 
 int oasis_scan(const ScanArgs* a, const SelectArgs* sel, int pairs, int fp8, int scratch_bytes,
@@ -163,31 +165,34 @@ int oasis_append(const AppendArgs* a, int early, cudaStream_t stream) {
   return start(append_kv, dim3((warps + 7) / 8), 256, 0, early, stream, *a);
 }
 
-// Copy-engine transports: the host names every unit. `batched` uses one driver call per layer.
-int oasis_copy_units(char* pool, const char* host, const long long* target,
-                     const long long* source, long long count, long long unit_bytes, int batched,
-                     cudaStream_t stream) {
-  if (!batched) {
-    for (long long i = 0; i < count; ++i) {
-      cudaError_t e = cudaMemcpyAsync(pool + target[i] * unit_bytes, host + source[i] * unit_bytes,
-                                      unit_bytes, cudaMemcpyHostToDevice, stream);
-      if (e != cudaSuccess) return static_cast<int>(e);
+// Wait until a counter in host memory, which the device raises, has reached `value`.
+int oasis_await_counter(const int* counter, int value) {
+  auto end = std::chrono::steady_clock::now() + kCounterTimeout;
+  for (long long turn = 1; *static_cast<const volatile int*>(counter) < value; ++turn)
+    if (turn % 4096 == 0 && std::chrono::steady_clock::now() > end) return cudaErrorLaunchTimeout;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return 0;
+}
+
+// Copy-engine transports: the host names every unit of the layers [layer_begin, layer_end), each
+// layer as soon as the device has released it.
+int oasis_copy_units(const CopyArgs* a, cudaStream_t stream) {
+  CopyWindow window(stream, a->in_flight);
+  for (int layer = a->layer_begin; layer < a->layer_end; ++layer) {
+    if (a->released)
+      if (int e = oasis_await_counter(a->released, layer + 1)) return e;
+    if (a->events)
+      if (cudaError_t e = cudaEventRecord(a->events[2 * layer], stream)) return e;
+    for (long long i = a->offset[layer]; i < a->offset[layer + 1]; i += kCopyPart) {
+      long long end = i + kCopyPart < a->offset[layer + 1] ? i + kCopyPart : a->offset[layer + 1];
+      if (int e = window.enter()) return e;
+      if (int e = copy_part(*a, layer, i, end, stream)) return e;
+      if (int e = window.leave()) return e;
     }
-    return 0;
+    if (a->events)
+      if (cudaError_t e = cudaEventRecord(a->events[2 * layer + 1], stream)) return e;
   }
-  if (count == 0) return 0;
-  std::vector<void*> to(count);
-  std::vector<const void*> from(count);
-  std::vector<size_t> sizes(count, static_cast<size_t>(unit_bytes));
-  for (long long i = 0; i < count; ++i) {
-    to[i] = pool + target[i] * unit_bytes;
-    from[i] = host + source[i] * unit_bytes;
-  }
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  size_t index = 0;
-  return static_cast<int>(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), count,
-                                               &attributes, &index, 1, stream));
+  return 0;
 }
 
 // Pack scattered units of the pinned pool into a contiguous staging buffer with host threads.
@@ -208,9 +213,10 @@ int oasis_pack_units(char* staging, const char* host, const long long* source, l
 // Load every kernel now, so that none is loaded while a graph is captured.
 int oasis_preload() {
   const void* kernels[] = {
-      reinterpret_cast<const void*>(paged_attention<1>),
-      reinterpret_cast<const void*>(paged_attention<2>),
-      reinterpret_cast<const void*>(paged_attention<4>),
+      reinterpret_cast<const void*>(paged_attention<1, false>),
+      reinterpret_cast<const void*>(paged_attention<2, false>),
+      reinterpret_cast<const void*>(paged_attention<4, false>),
+      reinterpret_cast<const void*>(paged_attention<1, true>),
       reinterpret_cast<const void*>(scan_keys<1, false>),
       reinterpret_cast<const void*>(scan_keys<1, true>),
       reinterpret_cast<const void*>(scan_keys<2, false>),

@@ -22,7 +22,8 @@ struct AttentionArgs {
   int batch, heads, group, rows_per_request;
   int block_tokens, slots_per_pair, local_slot;
   int splits, stages;
-  float scale_log2;          // softmax scale times log2(e)
+  float scale_log2;          // softmax scale times log2(e), times the scale of fp8 keys
+  float value_scale;         // of fp8 values; 1 for bf16
 };
 
 struct TileRange {
@@ -44,9 +45,9 @@ __device__ __forceinline__ TileRange tile_range(const AttentionArgs& a, int pair
   return r;
 }
 
-// Byte offset of a tile in the layer's pool.
+// Byte offset of a tile of `bytes` in the layer's pool.
 __device__ __forceinline__ long long tile_offset(const AttentionArgs& a, const TileRange& r,
-                                                 int pair, int tile) {
+                                                 int pair, int tile, int bytes) {
   int per_unit = a.block_tokens / kTileTokens;
   long long unit;
   int sub;
@@ -59,10 +60,17 @@ __device__ __forceinline__ long long tile_offset(const AttentionArgs& a, const T
     unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot +
            ((r.first_block + second) & 1);
   }
-  return (unit * per_unit + sub) * kTileBytes;
+  return (unit * per_unit + sub) * bytes;
 }
 
-template <int NT>
+// Two bf16 values as the operand of the product: as they are, or as halves beside fp8 keys.
+template <bool FP8>
+__device__ __forceinline__ uint32_t query_pair(const __nv_bfloat16* q) {
+  if (!FP8) return *reinterpret_cast<const uint32_t*>(q);
+  return pack_f16(__bfloat162float(q[0]), __bfloat162float(q[1]));
+}
+
+template <int NT, bool FP8>
 __device__ __forceinline__ void load_query(const AttentionArgs& a, int request, int head,
                                            int lane, uint32_t (&b)[NT][16]) {
 #pragma unroll
@@ -76,8 +84,8 @@ __device__ __forceinline__ void load_query(const AttentionArgs& a, int request, 
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       int k = j * 16 + 2 * (lane & 3);
-      b[nt][2 * j] = valid ? *reinterpret_cast<const uint32_t*>(q + k) : 0u;
-      b[nt][2 * j + 1] = valid ? *reinterpret_cast<const uint32_t*>(q + k + 8) : 0u;
+      b[nt][2 * j] = valid ? query_pair<FP8>(q + k) : 0u;
+      b[nt][2 * j + 1] = valid ? query_pair<FP8>(q + k + 8) : 0u;
     }
   }
 }
@@ -90,7 +98,25 @@ struct SoftmaxState {
   float o[NT][8][4];
 };
 
-template <int NT>
+// Operand tiles i and i + 1 (i even) of a KV tile: keys are 0 to 7, values 8 to 15.
+template <bool FP8>
+__device__ __forceinline__ void load_operands(const uint4* data, int i, int lane, uint4& first,
+                                              uint4& second) {
+  if (FP8) {
+    uint4 raw = data[(i / 2) * 32 + lane];
+    first = widen_e4m3(raw.x, raw.y), second = widen_e4m3(raw.z, raw.w);
+  } else {
+    first = data[i * 32 + lane], second = data[(i + 1) * 32 + lane];
+  }
+}
+
+template <bool FP8>
+__device__ __forceinline__ void mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) {
+  if (FP8) mma_f16(c, a, b0, b1);
+  else mma_bf16(c, a, b0, b1);
+}
+
+template <int NT, bool FP8>
 __device__ __forceinline__ void attend_tile(const AttentionArgs& a, const TileRange& r, int tile,
                                             const uint4* data, int lane,
                                             const uint32_t (&bq)[NT][16], SoftmaxState<NT>& st) {
@@ -101,11 +127,12 @@ __device__ __forceinline__ void attend_tile(const AttentionArgs& a, const TileRa
     for (int i = 0; i < 4; ++i) s[nt][i] = s2[nt][i] = 0.f;
 #pragma unroll
   for (int j = 0; j < 8; j += 2) {
-    uint4 k0 = data[j * 32 + lane], k1 = data[(j + 1) * 32 + lane];
+    uint4 k0, k1;
+    load_operands<FP8>(data, j, lane, k0, k1);
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt) {
-      mma_bf16(s[nt], k0, bq[nt][2 * j], bq[nt][2 * j + 1]);
-      mma_bf16(s2[nt], k1, bq[nt][2 * j + 2], bq[nt][2 * j + 3]);
+      mma<FP8>(s[nt], k0, bq[nt][2 * j], bq[nt][2 * j + 1]);
+      mma<FP8>(s2[nt], k1, bq[nt][2 * j + 2], bq[nt][2 * j + 3]);
     }
   }
   bool local = tile >= r.chosen;
@@ -150,14 +177,18 @@ __device__ __forceinline__ void attend_tile(const AttentionArgs& a, const TileRa
 #pragma unroll
         for (int c = 0; c < 4; ++c) st.o[nt][i][c] *= corr[c & 1];
     }
-    p_low[nt] = transpose8(pack_bf16(s[nt][0], s[nt][1]));
-    p_high[nt] = transpose8(pack_bf16(s[nt][2], s[nt][3]));
+    p_low[nt] = transpose8(FP8 ? pack_f16(s[nt][0], s[nt][1]) : pack_bf16(s[nt][0], s[nt][1]));
+    p_high[nt] = transpose8(FP8 ? pack_f16(s[nt][2], s[nt][3]) : pack_bf16(s[nt][2], s[nt][3]));
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    uint4 v = data[(8 + i) * 32 + lane];
+  for (int i = 0; i < 8; i += 2) {
+    uint4 v0, v1;
+    load_operands<FP8>(data, 8 + i, lane, v0, v1);
 #pragma unroll
-    for (int nt = 0; nt < NT; ++nt) mma_bf16(st.o[nt][i], v, p_low[nt], p_high[nt]);
+    for (int nt = 0; nt < NT; ++nt) {
+      mma<FP8>(st.o[nt][i], v0, p_low[nt], p_high[nt]);
+      mma<FP8>(st.o[nt][i + 1], v1, p_low[nt], p_high[nt]);
+    }
   }
 }
 
@@ -210,12 +241,13 @@ __device__ __forceinline__ void write_output(const AttentionArgs& a, int request
     float acc = merge_parts(part + column * (kHeadDim + 2), stride, parts, d, m, l);
     int row = column / a.group, g = column % a.group;
     a.out[static_cast<long long>(row * a.batch + request) * a.out_stride +
-          (head * a.group + g) * kHeadDim + d] = __float2bfloat16(acc / l);
+          (head * a.group + g) * kHeadDim + d] = __float2bfloat16(acc / l * a.value_scale);
   }
 }
 
-template <int NT>
+template <int NT, bool FP8>
 __global__ void __launch_bounds__(kAttnThreads, 2) paged_attention(const AttentionArgs a) {
+  constexpr int kBytes = FP8 ? kTileBytes / 2 : kTileBytes;
   extern __shared__ __align__(128) char smem[];
   __shared__ __align__(8) uint64_t bars[kAttnWarps * 8];
   __shared__ int last_cta;
@@ -227,29 +259,29 @@ __global__ void __launch_bounds__(kAttnThreads, 2) paged_attention(const Attenti
   const int begin = static_cast<long long>(r.total) * split / a.splits;
   const int end = static_cast<long long>(r.total) * (split + 1) / a.splits;
   const int mine = end - begin > warp ? (end - begin - warp + kAttnWarps - 1) / kAttnWarps : 0;
-  char* ring = smem + static_cast<size_t>(warp) * a.stages * kTileBytes;
+  char* ring = smem + static_cast<size_t>(warp) * a.stages * kBytes;
   const uint32_t ring_s = shared_address(ring), bar_s = shared_address(&bars[warp * 8]);
   if (lane < a.stages) barrier_init(bar_s + 8 * lane, 1);
   barrier_init_done();
   __syncwarp();
 
+  auto tile_of = [&](int i) { return begin + warp + i * kAttnWarps; };
   long long offsets = 0;  // lane i holds the offset of this warp's tile 32 * n + i
   auto issue = [&](int i) {
     if ((i & 31) == 0) {
-      int t = begin + warp + (i + lane) * kAttnWarps;
-      offsets = i + lane < mine ? tile_offset(a, r, pair, t) : 0;
+      offsets = i + lane < mine ? tile_offset(a, r, pair, tile_of(i + lane), kBytes) : 0;
     }
     long long offset = __shfl_sync(kFull, offsets, i & 31);
     if (lane == 0) {
       int stage = i % a.stages;
-      barrier_expect(bar_s + 8 * stage, kTileBytes);
-      bulk_load(ring_s + stage * kTileBytes, a.pool + offset, kTileBytes, bar_s + 8 * stage);
+      barrier_expect(bar_s + 8 * stage, kBytes);
+      bulk_load(ring_s + stage * kBytes, a.pool + offset, kBytes, bar_s + 8 * stage);
     }
   };
   for (int i = 0; i < min(a.stages, mine); ++i) issue(i);
 
   uint32_t bq[NT][16];
-  load_query<NT>(a, request, head, lane, bq);
+  load_query<NT, FP8>(a, request, head, lane, bq);
   SoftmaxState<NT> st;
 #pragma unroll
   for (int nt = 0; nt < NT; ++nt) {
@@ -263,8 +295,8 @@ __global__ void __launch_bounds__(kAttnThreads, 2) paged_attention(const Attenti
   int stage = 0, parity = 0;
   for (int i = 0; i < mine; ++i) {
     barrier_wait(bar_s + 8 * stage, parity);
-    attend_tile<NT>(a, r, begin + warp + i * kAttnWarps,
-                    reinterpret_cast<const uint4*>(ring + stage * kTileBytes), lane, bq, st);
+    attend_tile<NT, FP8>(a, r, tile_of(i), reinterpret_cast<const uint4*>(ring + stage * kBytes),
+                         lane, bq, st);
     __syncwarp();
     if (i + a.stages < mine) issue(i + a.stages);
     if (++stage == a.stages) stage = 0, parity ^= 1;

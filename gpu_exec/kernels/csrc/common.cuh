@@ -102,12 +102,23 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   return *reinterpret_cast<uint32_t*>(&v);
 }
 
+__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
+  __half2 v = __floats2half2_rn(low, high);
+  return *reinterpret_cast<uint32_t*>(&v);
+}
+
 // Two e4m3 bytes -> two halves (exact).
 __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint32_t packed) {
   uint32_t out;
   uint16_t in = static_cast<uint16_t>(packed);
   asm volatile("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(out) : "h"(in));
   return out;
+}
+
+// Eight e4m3 bytes -> the four registers of an operand tile in halves.
+__device__ __forceinline__ uint4 widen_e4m3(uint32_t low, uint32_t high) {
+  return make_uint4(e4m3x2_to_f16x2(low), e4m3x2_to_f16x2(low >> 16), e4m3x2_to_f16x2(high),
+                    e4m3x2_to_f16x2(high >> 16));
 }
 
 }  // namespace oasis

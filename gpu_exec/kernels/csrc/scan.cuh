@@ -40,8 +40,7 @@ __device__ __forceinline__ void load_scan_query(const __nv_bfloat16* q, int grou
         x = j < 8 ? fmaxf(x, 0.f) : fminf(x, 0.f);
         y = j < 8 ? fmaxf(y, 0.f) : fminf(y, 0.f);
         if (FP8) {
-          __half2 v = __floats2half2_rn(x, y);
-          b[nt][2 * j + half] = *reinterpret_cast<uint32_t*>(&v);
+          b[nt][2 * j + half] = pack_f16(x, y);
         } else {
           b[nt][2 * j + half] = pack_bf16(x, y);
         }
@@ -62,10 +61,7 @@ __device__ __forceinline__ void score_tile(const uint4* data, int lane,
     uint4 k0, k1;
     if (FP8) {
       uint4 raw = data[(j / 2) * 32 + lane];
-      k0 = make_uint4(e4m3x2_to_f16x2(raw.x), e4m3x2_to_f16x2(raw.x >> 16),
-                      e4m3x2_to_f16x2(raw.y), e4m3x2_to_f16x2(raw.y >> 16));
-      k1 = make_uint4(e4m3x2_to_f16x2(raw.z), e4m3x2_to_f16x2(raw.z >> 16),
-                      e4m3x2_to_f16x2(raw.w), e4m3x2_to_f16x2(raw.w >> 16));
+      k0 = widen_e4m3(raw.x, raw.y), k1 = widen_e4m3(raw.z, raw.w);
     } else {
       k0 = data[j * 32 + lane], k1 = data[(j + 1) * 32 + lane];
     }
