@@ -16,7 +16,7 @@ from oasis_sim.cli.options import (
     scenario_options_but_scheme,
     spec_from,
 )
-from oasis_sim.cli.plan_more import crossovers_of, findings_of, in_order
+from oasis_sim.cli.plan_more import asked_about, crossovers_of, in_order
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import TargetMissed, UsageError
 
@@ -83,7 +83,7 @@ def plan(**values: Any) -> None:
     jobs = jobs_of(values)
     found = Plan(answers_of(jobs, values), prices)
     if values["sensitivity"]:
-        found = replace(found, findings=findings_of(found, values))
+        found = asked_about(found, values)
     if values["where_offload_pays"]:
         found = replace(found, crossovers=crossovers_of(found, values))
     show(found, values["output_format"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from oasis_sim.cli.terminal import points_done
@@ -11,7 +12,6 @@ from oasis_sim.cli.terminal import points_done
 if TYPE_CHECKING:
     from oasis_sim.plan.crossover import Crossover
     from oasis_sim.plan.plan_view import Plan
-    from oasis_sim.plan.sensitivity import Finding
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -36,20 +36,29 @@ def in_order(
     return [found[index] for index in range(len(jobs))]
 
 
-def findings_of(plan: Plan, values: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """Ask the recommended fleet again with one thing changed at a time."""
-    from oasis_sim.plan.sensitivity import make_asker, questions
+def asked_about(plan: Plan, values: Mapping[str, Any]) -> Plan:
+    """Return the plan with what its recommended fleet hangs on: one thing changed at a time."""
+    from oasis_sim.plan.sensitivity import Finding, Reach, make_asker, questions
 
     ranked = plan.ranked()
     if not ranked:
-        return ()
+        return plan
     asked = questions(ranked[0], plan.answers[0].job.targets)
-    return tuple(in_order(make_asker, asked, values, "asking what if"))
+    found = in_order(make_asker, asked, values, "asking what if")
+    findings = tuple(each for each in found if isinstance(each, Finding))
+    reach = next((each for each in found if isinstance(each, Reach)), None)
+    return replace(plan, findings=findings, reach=reach)
 
 
 def crossovers_of(plan: Plan, values: Mapping[str, Any]) -> tuple[Crossover, ...]:
     """Compare every offloading scheme of the plan with dense on the recommended card."""
-    from oasis_sim.plan.crossover import crossover, on_same_gpus, specs
+    from oasis_sim.plan.crossover import (
+        border_jobs,
+        crossover,
+        make_border_finder,
+        on_same_gpus,
+        specs,
+    )
     from oasis_sim.plan.inputs import Inputs
     from oasis_sim.plan.outcome import make_simulator
     from oasis_sim.plan.probe import mean_sizes
@@ -63,15 +72,19 @@ def crossovers_of(plan: Plan, values: Mapping[str, Any]) -> tuple[Crossover, ...
         for answer in plan.answers
         if answer.job.spec.profile == best.profile and answer.job.spec.scheme.offload
     ]
-    sizes = mean_sizes(Inputs().scenario(best).workload)
-    loops = [specs(on_same_gpus(best), *sizes)]
-    for spec in schemes:
-        loops.append(specs(on_same_gpus(best, spec), *sizes))
+    if not schemes:
+        return ()
+    scenario = Inputs().scenario(best)
+    sizes = mean_sizes(scenario.workload)
+    loops = [specs(on_same_gpus(best), sizes)]
+    loops += [specs(on_same_gpus(best, spec), sizes) for spec in schemes]
     flat = [spec for loop in loops for spec in loop]
     outcomes = in_order(make_simulator, flat, values, "comparing with dense")
+    jobs = border_jobs(best, schemes, sizes, scenario.model.max_context)
+    borders = in_order(make_border_finder, jobs, values, "comparing at other contexts")
     size = len(loops[0])
     groups = [outcomes[start : start + size] for start in range(0, len(outcomes), size)]
     return tuple(
-        crossover(spec.scheme.name, group, groups[0])
+        crossover(spec.scheme.name, group, groups[0], sizes[0], borders)
         for spec, group in zip(schemes, groups[1:], strict=True)
     )

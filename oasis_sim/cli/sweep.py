@@ -12,7 +12,7 @@ import click
 from oasis_sim.cli.options import FORMATS, scenario_options
 from oasis_sim.cli.sweep_points import canonical_grid, points_of
 from oasis_sim.cli.terminal import note, points_done
-from oasis_sim.errors import EXIT_INTERRUPTED
+from oasis_sim.errors import EXIT_INTERRUPTED, InputError, RunFailed
 
 if TYPE_CHECKING:
     from oasis_sim.plan.store import Store
@@ -161,7 +161,7 @@ def keep_what_is_there(cells: Sequence[Cell], store: Store, values: Mapping[str,
     try:
         note(write_tables(cells, store, values))
     except (OSError, OasisError):
-        note(f"the table could not be written; the runs in {store.runs} are whole")
+        note(f"no room for results.partial.csv either; the runs in {store.runs} are whole")
 
 
 def write_tables(cells: Sequence[Cell], store: Store, values: Mapping[str, Any]) -> str:
@@ -172,9 +172,14 @@ def write_tables(cells: Sequence[Cell], store: Store, values: Mapping[str, Any])
     rows = rows_of(cells, store)
     lacking = sum(row.status == MISSING for row in rows)
     refused = sum(row.status == REFUSED for row in rows)
-    path = store.write_table("results.csv", csv_text(rows), whole=not lacking)
-    if values["parquet"]:
-        store.write_table("results.parquet", parquet_bytes(rows), whole=not lacking)
+    try:
+        path = store.write_table("results.csv", csv_text(rows), whole=not lacking)
+        if values["parquet"]:
+            store.write_table("results.parquet", parquet_bytes(rows), whole=not lacking)
+    except InputError as error:
+        raise RunFailed(
+            f"{error.file}: {error.problem}; the runs are kept: make room and run the same command"
+        ) from None
     parts = [f"{len(rows) - lacking} of {len(rows)} points"]
     parts += [f"{refused} of them do not fit"] if refused else []
     parts += [f"PARTIAL: {lacking} missing"] if lacking else []

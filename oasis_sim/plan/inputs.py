@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from oasis_sim.engine.scenario import Scenario
-from oasis_sim.engine.spec import LoadSpec, ScenarioSpec
+from oasis_sim.engine.spec import LoadSpec, ScenarioSpec, every
 from oasis_sim.workload import Workload
 
 _SMALLEST_LOAD = LoadSpec(requests=1, context_tokens=1, output_tokens=1)
@@ -42,6 +42,9 @@ class Inputs:
 
     def _workload(self, spec: ScenarioSpec) -> Workload:
         key = (spec.load, spec.seed)
-        if key not in self._workloads:
+        if key not in self._workloads and spec.load.every > 1:
+            whole = self._workload(replace(spec, load=replace(spec.load, every=1)))
+            self._workloads[key] = every(whole, spec.load.every)
+        elif key not in self._workloads:
             self._workloads[key] = spec.load.workload(spec.seed)
         return self._workloads[key]

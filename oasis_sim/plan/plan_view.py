@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from oasis_sim.engine.spec import POISSON
 from oasis_sim.plan.crossover import Crossover
+from oasis_sim.plan.needs import needs
 from oasis_sim.plan.planner import Answer, Fleet, bracket_words, shortfall
 from oasis_sim.plan.prices import Prices
 from oasis_sim.plan.probe import Probe, share_of
-from oasis_sim.plan.sensitivity import Finding
+from oasis_sim.plan.sensitivity import Finding, Reach
 from oasis_sim.plan.slo import Reading
 from oasis_sim.report.chart import Bar, draw
 from oasis_sim.report.numbers import NOTHING, count, gibibytes, milliseconds, number, percent
@@ -40,6 +41,7 @@ class Plan:
     answers: tuple[Answer, ...]
     prices: Prices
     findings: tuple[Finding, ...] = ()
+    reach: Reach | None = None
     crossovers: tuple[Crossover, ...] = ()
 
     def cost(self, fleet: Fleet) -> float | None:
@@ -104,18 +106,21 @@ def sentences(plan: Plan) -> list[str]:
     ranked = plan.ranked()
     if ranked:
         found += recommendation(plan, ranked[0])
-        found += [f"alternative: {name_of(fleet)}" for fleet in ranked[1 : 1 + ALTERNATIVES]]
+        found += [alternative(plan, ranked[0], other) for other in ranked[1 : 1 + ALTERNATIVES]]
     found += [
         f"{answer.job.spec.profile}, {answer.job.spec.scheme.name}: no fleet meets the targets; "
         f"{'; '.join(answer.tried)}"
         for answer in plan.answers
         if answer.fleet is None
     ]
-    found += [f"what if: {finding.sentence()}" for finding in plan.findings]
-    if plan.crossovers:
+    found += [f"what if: {finding.sentence(ranked[0].meets)}" for finding in plan.findings]
+    if plan.reach is not None:
+        found.append(f"how much more: {plan.reach.sentence()}")
+    for each in plan.crossovers:
         spec = ranked[0].spec
-        where = f"{spec.profile}, tp {spec.tp}, all requests at once"
-        found += [f"{where}: {each.sentence()}" for each in plan.crossovers]
+        where = f"{spec.profile}, tp {spec.tp}, requests at once in a closed loop"
+        found.append(f"{where}, context {count(each.context_tokens)}: {each.sentence()}")
+        found += [f"{where}: {each.border_sentence()}"] if each.borders else []
     return found + notes(plan)
 
 
@@ -135,6 +140,17 @@ def name_of(fleet: Fleet) -> str:
     """Return a fleet in words."""
     gpus = "1 GPU" if fleet.gpus == 1 else f"{fleet.gpus:,} GPUs"
     return f"{gpus} {fleet.spec.profile} with {fleet.spec.scheme.name}"
+
+
+def alternative(plan: Plan, best: Fleet, other: Fleet) -> str:
+    """Return another fleet, and what it has more or less of than the best."""
+    cost, room = plan.cost(other), other.meets.tightest
+    parts = [f"head-room {percent(room.head_room)} in {room.target.name}"]
+    if other.gpus != best.gpus:
+        parts.insert(0, f"{other.gpus - best.gpus:+,} GPUs")
+    if cost is not None:
+        parts.append(f"{cost:.2f} {plan.prices.currency} per million output tokens")
+    return f"alternative: {name_of(other)}: {', '.join(parts)}"
 
 
 def recommendation(plan: Plan, fleet: Fleet) -> list[str]:
@@ -157,9 +173,8 @@ def recommendation(plan: Plan, fleet: Fleet) -> list[str]:
         for answer in plan.answers
         if answer.fleet is fleet
     ]
-    command = run_command(fleet)
-    if command is not None:
-        found.append(f"one replica in full: {command}")
+    found += needs(fleet)
+    found.append(f"one replica in full: {run_command(fleet)}")
     return found
 
 
@@ -204,17 +219,31 @@ def notes(plan: Plan) -> list[str]:
     return found
 
 
-def run_command(fleet: Fleet) -> str | None:
-    """Return the command that simulates one replica; None where options cannot say it."""
-    spec = share_of(fleet.spec, fleet.replicas) if fleet.spec.load.kind == POISSON else None
-    if spec is None:
-        return None
+def run_command(fleet: Fleet) -> str:
+    """Return the command that simulates one replica."""
+    spec = share_of(fleet.spec, fleet.replicas)
     load = spec.load
     words = ["oasis-sim", "run", "--profile", spec.profile, "--model", spec.model, *fleet.words]
-    words += ["--engine", spec.engine, "--rate", repr(load.rate_per_s)]
-    words += ["--requests", str(load.requests), "--context", str(load.context_tokens)]
-    words += ["--output-tokens", str(load.output_tokens), "--tp", str(spec.tp)]
-    words += ["--seed", str(spec.seed)]
-    words += [] if spec.concurrency is None else ["--concurrency", str(spec.concurrency)]
-    words += [] if spec.host_bytes is None else ["--host-memory", f"{spec.host_bytes} B"]
+    words += ["--engine", spec.engine]
+    if load.file is not None:
+        words += ["--workload", load.file, "--workload-format", str(load.format)]
+        words += ["--every", str(load.every)]
+    else:
+        words += ["--rate", repr(load.rate_per_s)]
+        words += ["--context", str(load.context_tokens)]
+        words += ["--output-tokens", str(load.output_tokens)]
+    words += ["--tp", str(spec.tp), "--seed", str(spec.seed)]
+    optional = {
+        "--requests": load.requests,
+        "--concurrency": spec.concurrency,
+        "--host-memory": _size(spec.host_bytes),
+        "--hbm-memory": _size(spec.hbm_bytes),
+        "--pcie": spec.host_link,
+    }
+    for option, value in optional.items():
+        words += [] if value is None else [option, str(value)]
     return shlex.join(words)
+
+
+def _size(size_bytes: int | None) -> str | None:
+    return None if size_bytes is None else f"{size_bytes} B"

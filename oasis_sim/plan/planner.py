@@ -47,6 +47,7 @@ class Fleet:
     output_tokens_per_s: float
     simulations: int
     profile_origin: str
+    gpu_power_w: float | None = None
     words: tuple[str, ...] = ()
 
     @property
@@ -87,7 +88,9 @@ def find_fleet(job: Job, inputs: Inputs) -> Answer:
         most = (job.most_gpus if best is None else best.gpus - 1) // tp
         if most < 1:
             break
-        found = _with_tp(replace(job, spec=replace(job.spec, tp=tp)), most, inputs)
+        # A smaller fleet of larger replicas has to be close below the best one so far, if any is.
+        start = None if best is None else most
+        found = _with_tp(replace(job, spec=replace(job.spec, tp=tp)), most, inputs, start)
         if isinstance(found, Fleet):
             best = found
             tried.append(f"tp {tp}: {bracket_words(found.bracket)}")
@@ -104,21 +107,24 @@ def bracket_words(bracket: Bracket) -> str:
     return f"{bracket.fails} fails, {enough}" if bracket.fails else enough
 
 
-def _with_tp(job: Job, most: int, inputs: Inputs) -> Fleet | str:
-    """Return the smallest fleet of up to `most` replicas, or what is missing in words."""
+def _with_tp(job: Job, most: int, inputs: Inputs, start: int | None) -> Fleet | str:
+    """Return the smallest fleet of up to `most` replicas, or what is missing in words.
+
+    The search begins at `start` replicas, or at those that prefill alone keeps busy.
+    """
     prober = Prober(job.spec, job.targets, inputs)
     try:
         if job.spec.load.kind == POISSON:
             alone = prober.alone()
             if not all(reading.met for reading in alone.readings):
                 return f"missed even by a request alone: {shortfall(alone)}"
-        return _search(job, prober, most, inputs)
+        return _search(job, prober, most, inputs, start or prober.busy_replicas())
     except (RunFailed, UsageError) as error:
         return str(error)
 
 
-def _search(job: Job, prober: Prober, most: int, inputs: Inputs) -> Fleet | str:
-    bracket = smallest(prober.is_enough, most)
+def _search(job: Job, prober: Prober, most: int, inputs: Inputs, start: int) -> Fleet | str:
+    bracket = smallest(prober.is_enough, most, start)
     simulations = prober.simulations
     while bracket.enough is not None and not job.fixed_requests:
         longer = _longer(prober.spec, prober.at(bracket.enough))
@@ -140,6 +146,7 @@ def _search(job: Job, prober: Prober, most: int, inputs: Inputs) -> Fleet | str:
         output_tokens_per_s=mean_output_tokens(whole) * requests_per_s(prober.spec, whole),
         simulations=simulations,
         profile_origin=scenario.profile.origin,
+        gpu_power_w=scenario.profile.gpu.power_w,
         words=job.words,
     )
 

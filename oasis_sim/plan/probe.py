@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from oasis_sim.engine import simulate
+from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.result import RunResult
 from oasis_sim.engine.scenario import Scenario
-from oasis_sim.engine.spec import CLOSED_LOOP, POISSON, ScenarioSpec
+from oasis_sim.engine.spec import CLOSED_LOOP, ScenarioSpec
 from oasis_sim.metrics import check_conservation, summarise
 from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.slo import Reading, Target, read
@@ -97,11 +99,18 @@ class Prober:
 
     def share(self, replicas: int) -> Scenario:
         """Return what one replica sees: a thinned Poisson process, or every n-th request."""
-        load = self.spec.load
-        if load.kind != POISSON:
-            whole = self._inputs.scenario(self.spec)
-            return replace(whole, workload=every(whole.workload, replicas))
         return self._inputs.scenario(share_of(self.spec, replicas))
+
+    def busy_replicas(self) -> int:
+        """Return how many replicas prefill alone keeps busy: a search has to begin somewhere."""
+        whole = self._change(self._inputs.scenario(self.spec))
+        cost = CostModel(whole.profile, whole.engine_name, whole.model, whole.scheme, whole.tp)
+        lengths, counts = np.unique(whole.workload.prompt_tokens, return_counts=True)
+        prompts = zip(lengths.tolist(), counts.tolist(), strict=True)
+        work_ps = sum(cost.prefill_ps(0, length) * count for length, count in prompts)
+        per_request_s = work_ps / PS_PER_S / whole.workload.requests
+        rate = requests_per_s(self.spec, whole.workload)
+        return max(1, math.ceil(per_request_s * rate)) if math.isfinite(rate) else 1
 
     def alone(self) -> Probe:
         """Return the probe of a request that has a replica to itself: the least load there is."""
@@ -110,7 +119,7 @@ class Prober:
         return self._simulate(self._inputs.scenario(spec), queue_counts=False)
 
     def _simulate(self, scenario: Scenario, *, queue_counts: bool = True) -> Probe:
-        result = simulate(self._change(scenario))
+        result = simulate(replace(self._change(scenario), schedule_steps=0))
         check_conservation(result)
         summary = summarise(result)
         waiting = waiting_share(result) if queue_counts else 0.0
@@ -119,20 +128,15 @@ class Prober:
 
 
 def share_of(spec: ScenarioSpec, replicas: int) -> ScenarioSpec:
-    """Return the scenario of one replica when random arrivals are dealt out evenly at random."""
-    rate = spec.load.rate_per_s
-    assert rate is not None
-    return replace(spec, load=replace(spec.load, rate_per_s=rate / replicas))
+    """Return the scenario of one replica of several.
 
-
-def every(workload: Workload, step: int) -> Workload:
-    """Return every `step`-th request: what one replica sees when they are dealt out in turn."""
-    return replace(
-        workload,
-        arrival_ps=workload.arrival_ps[::step],
-        prompt_tokens=workload.prompt_tokens[::step],
-        output_tokens=workload.output_tokens[::step],
-    )
+    Random arrivals are dealt out at random, which leaves a thinned Poisson process; requests of a
+    file are dealt out in turn, and the first replica gets every n-th.
+    """
+    load = spec.load
+    if load.rate_per_s is None:
+        return replace(spec, load=replace(load, every=replicas * load.every))
+    return replace(spec, load=replace(load, rate_per_s=load.rate_per_s / replicas))
 
 
 def waiting_share(result: RunResult) -> float:

@@ -1,4 +1,4 @@
-"""Find the smallest number that is enough, when more never hurts: double, then halve."""
+"""Find the smallest number that is enough, when more never hurts: gallop, then bisect."""
 
 from __future__ import annotations
 
@@ -20,15 +20,19 @@ class Bracket:
 def smallest(is_enough: Callable[[int], bool], limit: int, start: int = 1) -> Bracket:
     """Return the bracket around the smallest number up to `limit` that is enough.
 
+    The search begins at `start`, goes away from it in steps that double, and halves what is left.
     Both ends are numbers that were asked about, one apart.
     """
-    fails, step = 0, min(start, limit)
-    while not is_enough(step):
-        fails = step
-        if step == limit:
-            return Bracket(fails, None)
-        step = min(2 * step, limit)
-    enough = step
+    first = min(start, limit)
+    if is_enough(first):
+        fails, enough = _gallop_down(is_enough, first)
+    elif first == limit:
+        return Bracket(limit, None)
+    else:
+        fails, found = _gallop_up(is_enough, first, limit)
+        if found is None:
+            return Bracket(limit, None)
+        enough = found
     while enough - fails > 1:
         middle = (fails + enough) // 2
         if is_enough(middle):
@@ -36,3 +40,25 @@ def smallest(is_enough: Callable[[int], bool], limit: int, start: int = 1) -> Br
         else:
             fails = middle
     return Bracket(fails, enough)
+
+
+def _gallop_down(is_enough: Callable[[int], bool], enough: int) -> tuple[int, int]:
+    """Return a number that fails (0: none does) and one above it that is enough."""
+    step = 1
+    while enough > 1:
+        lower = max(enough - step, 1)
+        if not is_enough(lower):
+            return lower, enough
+        enough, step = lower, 2 * step
+    return 0, enough
+
+
+def _gallop_up(is_enough: Callable[[int], bool], fails: int, limit: int) -> tuple[int, int | None]:
+    """Return a number that fails and one above it that is enough, None when none is."""
+    step = 1
+    while fails < limit:
+        upper = min(fails + step, limit)
+        if is_enough(upper):
+            return fails, upper
+        fails, step = upper, 2 * step
+    return fails, None

@@ -1,30 +1,55 @@
-"""What the answer hangs on: the same fleet asked again with one thing changed."""
+"""What the answer hangs on: the same fleet asked again with one thing changed, and its reach."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 from oasis_sim.engine.scenario import Scenario
-from oasis_sim.engine.spec import POISSON, ScenarioSpec
+from oasis_sim.engine.spec import ScenarioSpec
 from oasis_sim.errors import RunFailed, UsageError
-from oasis_sim.hardware import Link
-from oasis_sim.hardware.load import on_link
+from oasis_sim.plan.changes import (
+    POINTS_WORSE,
+    with_half_the_host,
+    with_long_contexts,
+    with_rate,
+    with_slow_link,
+    with_worse_prediction,
+)
 from oasis_sim.plan.inputs import Inputs
-from oasis_sim.plan.planner import Fleet
-from oasis_sim.plan.probe import Prober
+from oasis_sim.plan.planner import Fleet, shortfall
+from oasis_sim.plan.probe import Probe, Prober
 from oasis_sim.plan.search import Bracket, smallest
 from oasis_sim.plan.slo import Target
+from oasis_sim.report.numbers import milliseconds, number, percent
 
 MOST_TIMES = 8
 """A change that needs more than this many times the replicas is only said to need more."""
+REACH_STEP = Fraction(1, 50)
+MOST_REACH_STEPS = 500
+"""How far the load is raised to find where the fleet fails: in steps of 2 %, up to eleven times."""
 
-RATE, CONTEXT, LINK, HOST = "rate", "context", "link", "host"
+RATE, CONTEXT, PREDICTION, LINK, HOST, REACH = (
+    "rate",
+    "context",
+    "prediction",
+    "link",
+    "host",
+    "reach",
+)
 TITLES = {
     RATE: "the rate half as high again",
     CONTEXT: "contexts twice as long",
+    PREDICTION: f"prediction {POINTS_WORSE} points worse",
     LINK: "the host link half as fast",
     HOST: "half the host memory",
+}
+CHANGES: dict[str, Callable[[Scenario], Scenario]] = {
+    CONTEXT: with_long_contexts,
+    PREDICTION: with_worse_prediction,
+    LINK: with_slow_link,
+    HOST: with_half_the_host,
 }
 
 
@@ -40,66 +65,146 @@ class Question:
 
 @dataclass(frozen=True)
 class Finding:
-    """Hold the answer to a question; `refusal` says why nothing fits."""
+    """Hold the answer to a question.
+
+    `same` is the fleet as it was under the change, `enough` the smallest that meets the targets;
+    `refusal` says why nothing fits.
+    """
 
     question: Question
     bracket: Bracket | None
+    same: Probe | None = None
+    enough: Probe | None = None
     refusal: str = ""
 
-    def sentence(self) -> str:
-        """Say how many GPUs the change calls for."""
-        title, had = TITLES[self.question.kind], self.question.replicas
-        tp = self.question.spec.tp
-        if self.bracket is None:
+    @property
+    def gpus(self) -> int | None:
+        """Return the GPUs that the change calls for, None where none were found."""
+        found = None if self.bracket is None else self.bracket.enough
+        return None if found is None else found * self.question.spec.tp
+
+    def sentence(self, before: Probe) -> str:
+        """Say how many GPUs the change calls for, and what the fleet as it is would reach."""
+        title, tp = TITLES[self.question.kind], self.question.spec.tp
+        if self.bracket is None or self.same is None:
             return f"with {title}: nothing fits; {self.refusal}"
-        if self.bracket.enough is None:
+        if self.gpus is None:
             return f"with {title}: more than {self.bracket.fails * tp} GPUs, if any number"
-        gpus, before = self.bracket.enough * tp, had * tp
-        change = "as before" if gpus == before else f"{gpus - before:+d}"
-        return f"with {title}: {gpus} GPUs ({change})"
+        had = self.question.replicas * tp
+        change = "as before" if self.gpus == had else f"{self.gpus - had:+d}"
+        gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
+        tightest = self.same.tightest
+        as_is = f"{tightest.target.name} of the same fleet {milliseconds(tightest.value_ms)}"
+        parts = [f"with {title}: {gpus} ({change})", as_is]
+        if self.question.kind == PREDICTION:
+            parts.append(_quality(before, self.same))
+        return "; ".join(parts)
+
+
+def _quality(before: Probe, after: Probe) -> str:
+    """Say what a change does to the proxies of quality."""
+    pairs = [
+        (each.summary["quality"]["topk_agreement"], each.summary["quality"]["attention_mass"])
+        for each in (before, after)
+    ]
+    (old, old_mass), (new, new_mass) = pairs
+    return (
+        f"top-K agreement {percent(old)} -> {percent(new)}, attention mass "
+        f"{percent(old_mass['mean'])} -> {percent(new_mass['mean'])} (proxies)"
+    )
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Hold how much of the load a fleet bears, as factors of the rate that it was planned for.
+
+    `meets` is the last step that meets the targets, `fails` the first that does not (None: none).
+    """
+
+    question: Question
+    meets: Fraction
+    fails: Fraction | None
+    meets_probe: Probe
+    fails_probe: Probe | None
+
+    def sentence(self) -> str:
+        """Say up to which load the fleet meets the targets, and what breaks first."""
+        batch = _batch(self.meets_probe)
+        if self.fails is None or self.fails_probe is None:
+            return f"the fleet bears more than {number(float(self.meets))} times the rate"
+        return (
+            f"the fleet bears {number(float(self.meets))} times the rate ({batch} requests at once "
+            f"on average), not {number(float(self.fails))} times ({_batch(self.fails_probe)}): "
+            f"{shortfall(self.fails_probe)}"
+        )
+
+
+def _batch(probe: Probe) -> str:
+    return number(probe.summary["steps"]["running_batch"]["mean"])
 
 
 def questions(fleet: Fleet, targets: tuple[Target, ...]) -> list[Question]:
     """Return what is worth asking about a fleet: what its scheme and load depend on."""
-    kinds = [RATE, CONTEXT] if fleet.spec.load.kind == POISSON else []
-    kinds += [LINK, HOST] if fleet.spec.scheme.offload else []
-    return [Question(kind, fleet.spec, targets, fleet.replicas) for kind in kinds]
+    scheme = fleet.spec.scheme
+    kinds = [RATE, CONTEXT]
+    if scheme.offload:
+        kinds += [PREDICTION] if scheme.predictor == "draft" else []
+        kinds += [LINK, HOST]
+    return [Question(kind, fleet.spec, targets, fleet.replicas) for kind in (*kinds, REACH)]
 
 
-def make_asker() -> Callable[[Question], Finding]:
+def make_asker() -> Callable[[Question], Finding | Reach]:
     """Return a function that answers questions and keeps their inputs loaded."""
     inputs = Inputs()
 
-    def ask(question: Question) -> Finding:
-        prober = Prober(_changed_spec(question, inputs), question.targets, inputs)
-        if question.kind == LINK:
-            prober = Prober(question.spec, question.targets, inputs, with_slow_link)
-        most = MOST_TIMES * question.replicas
-        try:
-            return Finding(question, smallest(prober.is_enough, most, question.replicas))
-        except (RunFailed, UsageError) as error:
-            return Finding(question, None, str(error))
+    def ask(question: Question) -> Finding | Reach:
+        if question.kind == REACH:
+            return reach_of(question, inputs)
+        return finding_of(question, inputs)
 
     return ask
 
 
-def _changed_spec(question: Question, inputs: Inputs) -> ScenarioSpec:
-    spec, load = question.spec, question.spec.load
-    if question.kind == RATE and load.rate_per_s is not None:
-        return replace(spec, load=replace(load, rate_per_s=1.5 * load.rate_per_s))
-    if question.kind == CONTEXT and load.context_tokens is not None:
-        return replace(spec, load=replace(load, context_tokens=2 * load.context_tokens))
-    if question.kind == HOST:
-        scenario = inputs.scenario(spec)
-        whole = spec.host_bytes
-        whole = scenario.profile.host.kv_bytes if whole is None else whole
-        return replace(spec, host_bytes=whole // 2)
-    return spec
+def finding_of(question: Question, inputs: Inputs) -> Finding:
+    """Search the fleet again with one thing changed."""
+    if question.kind == RATE:
+        prober = prober_at(question, Fraction(3, 2), inputs)
+    else:
+        prober = Prober(question.spec, question.targets, inputs, CHANGES[question.kind])
+    most, had = MOST_TIMES * question.replicas, question.replicas
+    try:
+        bracket = smallest(prober.is_enough, most, had)
+    except (RunFailed, UsageError) as error:
+        return Finding(question, None, refusal=str(error))
+    enough = None if bracket.enough is None else prober.at(bracket.enough)
+    return Finding(question, bracket, prober.at(had), enough)
 
 
-def with_slow_link(scenario: Scenario) -> Scenario:
-    """Return the scenario with half the bandwidth to host memory, in both directions."""
-    profile, link = scenario.profile, scenario.profile.pcie
-    half = Link(link.bytes_per_s / 2, link.usable_bytes_per_s / 2, link.latency_ps)
-    engines = {name: on_link(costs, 0.5) for name, costs in profile.engines.items()}
-    return replace(scenario, profile=replace(profile, pcie=half, engines=engines))
+def reach_of(question: Question, inputs: Inputs) -> Reach:
+    """Raise the load in steps of 2 % until the same fleet fails."""
+    known: dict[int, Probe] = {}
+
+    def probe(step: int) -> Probe:
+        if step not in known:
+            prober = prober_at(question, 1 + step * REACH_STEP, inputs)
+            known[step] = prober.at(question.replicas)
+        return known[step]
+
+    bracket = smallest(lambda step: not probe(step).met, MOST_REACH_STEPS)
+    fails = None if bracket.enough is None else 1 + bracket.enough * REACH_STEP
+    return Reach(
+        question,
+        meets=1 + bracket.fails * REACH_STEP,
+        fails=fails,
+        meets_probe=probe(bracket.fails),
+        fails_probe=None if bracket.enough is None else probe(bracket.enough),
+    )
+
+
+def prober_at(question: Question, factor: Fraction, inputs: Inputs) -> Prober:
+    """Return the prober of a fleet at another rate: the same requests, closer together."""
+    spec, rate = question.spec, question.spec.load.rate_per_s
+    if rate is not None:
+        faster = replace(spec, load=replace(spec.load, rate_per_s=rate * float(factor)))
+        return Prober(faster, question.targets, inputs)
+    return Prober(spec, question.targets, inputs, lambda scenario: with_rate(scenario, factor))

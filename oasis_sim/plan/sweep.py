@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from oasis_sim.engine.spec import ScenarioSpec
 from oasis_sim.errors import InputError, RunFailed
+from oasis_sim.fileio import printable
 from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.outcome import Outcome, make_simulator
 from oasis_sim.plan.store import Store, key_of
@@ -84,10 +85,10 @@ def simulate_cells(
             try:
                 store.save(cell.key, cell.config, outcome, log)
             except (OSError, InputError) as error:
-                reason = error.strerror if isinstance(error, OSError) else str(error)
+                reason = error.strerror if isinstance(error, OSError) else error.problem
                 raise RunFailed(
-                    f"{store.path}: cannot keep a result ({reason}) after {done - 1} of "
-                    f"{len(cells)} were kept; make room and run the same command to go on"
+                    f"{printable(store.path)}: a result was not kept: {reason}; {done - 1} of "
+                    f"{len(cells)} were; make room and run the same command to go on"
                 ) from None
             if progress is not None:
                 progress(done, len(cells))

@@ -127,6 +127,25 @@ def test_prices_decide_where_they_are_known(
     assert pytest.approx(expected) == fleet["cost_per_million_output_tokens"]
 
 
+def test_what_the_fleet_takes_is_said_with_each_capacity(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Memory and links of a GPU beside the capacities as given, and a bound of the energy."""
+    capacities = ["--hbm-memory", "70 GiB", "--host-memory", "40 GB", "--pcie", "20 GB/s"]
+    found = planned(capsys, *LOAD, "--scheme", "oasis", "--slo", SLO, *capacities)
+    fleet = found["fleets"][0]
+    assert (70 * 2**30, 40 * 10**9) == (fleet["hbm_capacity_bytes"], fleet["host_capacity_bytes"])
+    assert 0 < fleet["host_peak_bytes"] < fleet["host_capacity_bytes"]
+    assert 20.0 == fleet["pcie_d2h_limit_gb_per_s"]
+    assert 0 < fleet["pcie_d2h_utilisation"] < 1
+    words = "\n".join(found["sentences"])
+    assert "(70.0 GiB in all), host memory" in words
+    expected = fleet["gpus"] * 700 / (150 * 20) * 1e6 / 3.6e6
+    assert pytest.approx(expected) == fleet["energy_kwh_per_million_output_tokens_at_most"]
+    for option in ("--hbm-memory", "--host-memory", "--pcie"):
+        assert option in fleet["command"]
+
+
 def test_cost_needs_a_price() -> None:
     """No price is made up."""
     assert Prices("USD", {"h100": 3.6}).per_million_tokens("h200", 1, 1.0) is None
@@ -185,6 +204,19 @@ def test_a_request_file_is_dealt_out_in_turn(
     assert all(target["value_ms"] <= target["limit_ms"] for target in found["targets"])
     assert plan(*arguments) == 0
     assert "dealt out in turn" in capsys.readouterr().out
+
+    def reached(every: int) -> list[float]:
+        words = shlex.split(found["command"])[1:]
+        words[words.index("--every") + 1] = str(every)
+        assert main([*words, "--quiet", "--out", f"every{every}", "--format", "json"]) == 0
+        latency = json.loads(capsys.readouterr().out)["latency"]
+        return [latency["ttft_ms"]["p95"], latency["tpot_ms"]["p99"]]
+
+    kept, fewer = reached(found["replicas"]), reached(found["replicas"] - 1)
+    limits = [target["limit_ms"] for target in found["targets"]]
+    assert pytest.approx([target["value_ms"] for target in found["targets"]]) == kept
+    assert all(value <= limit for value, limit in zip(kept, limits, strict=True))
+    assert any(value > limit for value, limit in zip(fewer, limits, strict=True))
 
 
 def test_workers_change_nothing(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,83 @@
+"""What a fleet takes of each capacity: memory of both tiers, links, power."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from oasis_sim.plan.planner import Fleet
+from oasis_sim.report.numbers import NOTHING, count, gibibytes, number, percent
+
+SECONDS_PER_HOUR = 3600
+MILLION = 1_000_000
+LINKS = {"pcie_h2d": "host to GPU", "pcie_d2h": "GPU to host", "network": "network"}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Hold the mean load of a link of one GPU and what the link can carry, GB/s."""
+
+    title: str
+    gb_per_s: float
+    limit_gb_per_s: float | None
+    utilisation: float | None
+
+    def words(self) -> str:
+        """Return the load in words."""
+        limit = NOTHING if self.limit_gb_per_s is None else number(self.limit_gb_per_s)
+        return f"{self.title} {number(self.gb_per_s)} of {limit} GB/s ({percent(self.utilisation)})"
+
+
+def loads_of(fleet: Fleet) -> tuple[Load, ...]:
+    """Return the load of each link that a replica uses."""
+    links: Mapping[str, Any] = fleet.meets.summary["links"]
+    return tuple(
+        Load(
+            title,
+            float(links[name]["gb_per_s_mean"] or 0.0),
+            links[name]["limit_gb_per_s"],
+            links[name]["utilisation"],
+        )
+        for name, title in LINKS.items()
+        if links.get(name)
+    )
+
+
+def memory_words(fleet: Fleet) -> str:
+    """Return what a GPU takes of HBM and host memory, of each capacity as resolved."""
+    tiers = fleet.meets.summary["tiers"]
+    hbm, host = tiers["hbm"], tiers["host"]
+    found = (
+        f"HBM {gibibytes(hbm['peak_bytes'])} of {gibibytes(hbm['usable_bytes'])} usable "
+        f"({gibibytes(hbm['capacity_bytes'])} in all), host memory {gibibytes(host['peak_bytes'])} "
+        f"of {gibibytes(host['capacity_bytes'])}"
+    )
+    if host["peak_bytes"] and fleet.gpus > 1:
+        found += f" ({gibibytes(host['peak_bytes'] * fleet.gpus)} for {count(fleet.gpus)} GPUs)"
+    return found
+
+
+def energy_kwh_per_million_tokens(fleet: Fleet) -> float | None:
+    """Return an upper bound of the GPUs' energy for a million output tokens, None if unknown.
+
+    Every GPU of the fleet is taken to draw the board's full power all the time.
+    """
+    if fleet.gpu_power_w is None or fleet.output_tokens_per_s <= 0:
+        return None
+    seconds = MILLION / fleet.output_tokens_per_s
+    return fleet.gpus * fleet.gpu_power_w * seconds / SECONDS_PER_HOUR / 1000
+
+
+def needs(fleet: Fleet) -> list[str]:
+    """Return sentences: memory, links and energy of a fleet."""
+    found = [f"needs per GPU at peak: {memory_words(fleet)}"]
+    used = [load.words() for load in loads_of(fleet) if load.gb_per_s > 0]
+    found.append(f"link load per GPU, mean: {', '.join(used) if used else 'none'}")
+    energy = energy_kwh_per_million_tokens(fleet)
+    if energy is not None and fleet.gpu_power_w is not None:
+        found.append(
+            f"energy: at most {number(energy)} kWh per million output tokens, all {fleet.gpus:,} "
+            f"boards at their {number(fleet.gpu_power_w)} W all the time (GPUs only)"
+        )
+    return found
