@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from oasis_sim.engine.walks import residency_rule
+from oasis_sim.quality.backend import Backend, LoopPlan
 from oasis_sim.quality.guess import GivenGuess, Guess, guess_along
-from oasis_sim.quality.loop import ClosedLoops, FullLoops, LoopPlan
+from oasis_sim.quality.loop import ClosedLoops, FullLoops
 from oasis_sim.quality.measure import Values, output_quality
 from oasis_sim.quality.start import Start
 from oasis_sim.record.backend import RecordedModel
@@ -41,6 +42,7 @@ class Decoding:
     tokens: tuple[int, ...]  # T + 1 of the trajectory
     drafts: tuple[int, ...]
     along: Guess | None
+    backend: Backend
     progress: ProgressCallback
 
     @classmethod
@@ -50,7 +52,9 @@ class Decoding:
         path: Trajectory,
         start: Start,
         drafter: Drafter | None,
+        *,
         free_run: bool,
+        backend: Backend,
         progress: ProgressCallback,
     ) -> Decoding:
         """Draft the trajectory; without a drafter no scheme may predict by drafts.
@@ -61,7 +65,9 @@ class Decoding:
         if drafter is not None and free_run:
             along = guess_along(model, drafter)
         drafts = () if drafter is None else tuple(drafter.draft(model, path, progress))
-        return cls(model, start, path.tokens[path.prompt_tokens :], drafts, along, progress)
+        return cls(
+            model, start, path.tokens[path.prompt_tokens :], drafts, along, backend, progress
+        )
 
     @property
     def steps(self) -> int:
@@ -74,7 +80,7 @@ class Decoding:
         ``logits`` float32 [T, V] over the trajectory; with own texts also ``text`` int64 [1, T]
         and ``text_nll`` float64 [1].
         """
-        loop = FullLoops(self.model, self.start)
+        loop = FullLoops(self.model, self.start, backend=self.backend)
         logits = []
         for step, token in enumerate(self.tokens[:-1]):
             self.progress("full attention", step, self.steps)
@@ -82,7 +88,7 @@ class Decoding:
         self.progress("full attention", self.steps, self.steps)
         found = {"logits": torch.stack(logits)}
         if self.along is not None:
-            writer = FullLoops(self.model, self.start)
+            writer = FullLoops(self.model, self.start, backend=self.backend)
             found |= self._own_texts(writer, 1, "full attention")
         return found
 
@@ -93,7 +99,7 @@ class Decoding:
         names of ``COUNTED``; with own texts also ``text`` [R, T] and ``text_nll`` [R].
         """
         given = GivenGuess(self.drafts, len(self.start.prompt))
-        loops = ClosedLoops(self.model, self.start, plans, given)
+        loops = ClosedLoops(self.model, self.start, plans, given, backend=self.backend)
         outputs: list[Values] = []
         for step, token in enumerate(self.tokens[:-1]):
             self.progress(name, step, self.steps)
@@ -106,7 +112,7 @@ class Decoding:
             rows = [np.stack(getattr(log, key)) for log in loops.logs]
             found[key] = torch.from_numpy(np.stack(rows))
         if self.along is not None:
-            writer = ClosedLoops(self.model, self.start, plans, self.along)
+            writer = ClosedLoops(self.model, self.start, plans, self.along, backend=self.backend)
             found |= self._own_texts(writer, len(plans), name)
         return found
 
@@ -129,7 +135,7 @@ class Decoding:
             logits[:, ends] = -torch.inf
             texts.append(logits.argmax(dim=-1).tolist())
         self.progress(f"{name}, own text", self.steps, self.steps)
-        reader = FullLoops(self.model, self.start, rows)
+        reader = FullLoops(self.model, self.start, rows, backend=self.backend)
         total = np.zeros(rows)
         for step in range(self.steps):
             self.progress(f"{name}, reading the text", step, self.steps)

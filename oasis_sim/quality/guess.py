@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from oasis_sim.errors import UsageError
-from oasis_sim.quality.rows import DrafterRows, Memory
+from oasis_sim.quality.backend import SparseMemory
+from oasis_sim.quality.rows import DrafterRows
 from oasis_sim.quality.store import Rows
 from oasis_sim.record.attention import AttentionPass, run_pass
 from oasis_sim.record.backend import RecordedModel
@@ -35,7 +36,7 @@ class Drafting:
     ``rows`` are the rows' places in the memory.
     """
 
-    memory: Memory
+    memory: SparseMemory
     rows: Rows
     histories: Sequence[Sequence[int]]
     likeliest: Sequence[int]

@@ -9,23 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oasis_sim.quality.backend import (
+    Backend,
+    FullMemory,
+    LoopPlan,
+    Reference,
+    SparseMemory,
+    TruePass,
+)
 from oasis_sim.quality.guess import Drafting, Guess, logits_of, run_rows
-from oasis_sim.quality.pools import RowPools
-from oasis_sim.quality.rows import DraftRows, FullRows, Memory, TrueRows
 from oasis_sim.quality.start import Start
-from oasis_sim.quality.store import ALL, LayerBounds, LayerStore
+from oasis_sim.quality.store import ALL
 from oasis_sim.record.backend import RecordedModel
 from oasis_sim.residency.predict import DRAFT, PREVIOUS
-from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.trace.trace import Order
-
-
-@dataclass(frozen=True)
-class LoopPlan:
-    """Say which blocks are kept and who predicts: a predictor of ``oasis_sim.residency``."""
-
-    rule: ResidencyRule
-    predictor: str
 
 
 @dataclass(eq=False)
@@ -49,15 +46,17 @@ class LoopLog:
 class FullLoops:
     """Decode rows with full attention."""
 
-    def __init__(self, model: RecordedModel, start: Start, rows: int = 1) -> None:
+    def __init__(
+        self, model: RecordedModel, start: Start, rows: int = 1, *, backend: Backend | None = None
+    ) -> None:
         """Go on after the prompt."""
         self._model = model
-        self._memory = _memory(start, rows, ())
+        self._memory: FullMemory = (backend or Reference()).full(start, rows)
         self._position = len(start.prompt)
 
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Process each row's next token; return the logits of those after, float32 [R, V]."""
-        states = run_rows(self._model, tokens, self._position, FullRows(self._memory))
+        states = run_rows(self._model, tokens, self._position, self._memory.full_rows())
         self._position += 1
         return logits_of(self._model, states)
 
@@ -78,6 +77,7 @@ class ClosedLoops:
         plans: Sequence[LoopPlan],
         guess: Guess,
         *,
+        backend: Backend | None = None,
         keep_orders: bool = False,
     ) -> None:
         """Go on after the prompt; step 0 starts with the blocks that its own query chooses."""
@@ -85,10 +85,7 @@ class ClosedLoops:
         self._guess = guess
         self._layers = start.full_layers
         self._plans = tuple(plans)
-        self._memory = _memory(start, len(plans), [plan.rule for plan in plans])
-        self._memory.own_targets = [
-            row for row, plan in enumerate(plans) if plan.predictor not in {DRAFT, PREVIOUS}
-        ]
+        self._memory: SparseMemory = (backend or Reference()).sparse(start, plans)
         self._histories = [list(start.prompt) for _ in plans]
         self.logs = [LoopLog(keep_orders) for _ in plans]
 
@@ -97,14 +94,14 @@ class ClosedLoops:
         position = len(self._histories[0])
         for history, token in zip(self._histories, tokens, strict=True):
             history.append(token)
-        true_rows = TrueRows(self._memory, position)
+        true_rows = self._memory.true_rows(position)
         states = run_rows(self._model, tokens, position, true_rows)
         self._write(true_rows)
         logits = logits_of(self._model, states)
         self._predict(true_rows, logits.argmax(dim=-1).tolist())
         return logits
 
-    def _write(self, done: TrueRows) -> None:
+    def _write(self, done: TruePass) -> None:
         """Add a step to the logs."""
         moved = [done.moved[layer] for layer in self._layers]
         mass = np.stack([done.mass[layer] for layer in self._layers], axis=1)
@@ -118,7 +115,7 @@ class ClosedLoops:
             if log.keep_orders:
                 log.use_order.append(orders[row])
 
-    def _predict(self, true_rows: TrueRows, likeliest: Sequence[int]) -> None:
+    def _predict(self, true_rows: TruePass, likeliest: Sequence[int]) -> None:
         """Set the targets of the next step by each row's predictor.
 
         ``previous`` keeps the true order; ``draft`` drafts a token per row and runs it over the
@@ -126,18 +123,17 @@ class ClosedLoops:
         """
         memory = self._memory
         previous, drafting = self._rows_of(PREVIOUS), self._rows_of(DRAFT)
-        for layer in self._layers:
-            memory.predict(layer, previous, true_rows.orders[layer][previous])
+        if previous:
+            memory.predict(previous, true_rows)
         if not drafting:
             return
         rows = ALL if len(drafting) == len(self._plans) else drafting
         histories = [self._histories[row] for row in drafting]
         state = Drafting(memory, rows, histories, [likeliest[row] for row in drafting])
         drafts = self._guess.guess(state)
-        chooser = DraftRows(memory, rows, true_rows)
+        chooser = memory.draft_rows(rows, true_rows)
         run_rows(self._model, drafts, true_rows.position + 1, chooser)
-        for layer in self._layers:
-            memory.predict(layer, drafting, chooser.orders[layer])
+        memory.predict(drafting, chooser)
         orders = np.stack([chooser.orders[layer] for layer in self._layers], axis=1)
         for place, row in enumerate(drafting):
             self.logs[row].drafts.append(drafts[place])
@@ -146,14 +142,3 @@ class ClosedLoops:
 
     def _rows_of(self, predictor: str) -> list[int]:
         return [row for row, plan in enumerate(self._plans) if plan.predictor == predictor]
-
-
-def _memory(start: Start, rows: int, rules: Sequence[ResidencyRule]) -> Memory:
-    """Return what rows keep, as it is after the prompt; no rules for full attention."""
-    full = start.full_layers if rules else ()
-    return Memory(
-        block_tokens=start.block_tokens,
-        stores={layer: LayerStore(start, layer, rows) for layer in range(len(start.spans))},
-        bounds={layer: LayerBounds(start, layer) for layer in full},
-        pools={layer: RowPools(rules, start.kv_heads, start.blocks) for layer in full},
-    )

@@ -18,13 +18,15 @@ class QualityOptions:
     """Say what is decoded and how errors are estimated.
 
     ``decode`` holds steps, trajectory, block size, prefill and the one drafter, as in a recording.
-    ``free_run`` also lets each scheme write a text of its own. ``resamples`` and
+    ``free_run`` also lets each scheme write a text of its own. ``kv_16bit`` rounds queries, keys
+    and values to bfloat16, whatever the model computes in. ``resamples`` and
     ``bootstrap_seed`` belong to the confidence intervals. Raises InputError for a value out of
     range.
     """
 
     decode: RecordOptions
     free_run: bool = True
+    kv_16bit: bool = False
     resamples: int = 2000
     bootstrap_seed: int = 0
 

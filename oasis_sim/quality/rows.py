@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from oasis_sim.quality.pools import PoolStep, RowPools
+from oasis_sim.quality.start import Start, rounded
 from oasis_sim.quality.store import ALL, LayerBounds, LayerStore, Rows, attend, attend_masked
 from oasis_sim.record.attention import LayerInput
 from oasis_sim.record.orders import order_blocks
@@ -25,7 +27,7 @@ class Memory:
     by their step's own query instead.
     """
 
-    block_tokens: int
+    start: Start
     stores: dict[int, LayerStore]
     bounds: dict[int, LayerBounds]
     pools: dict[int, RowPools]
@@ -40,22 +42,40 @@ class Memory:
         known[self.own_targets, :, : own.shape[-1]] = own[self.own_targets]
         return known
 
-    def predict(self, layer: int, rows: list[int], orders: Order) -> None:
-        """Keep some rows' orders as their targets of the next step."""
-        if layer not in self.targets:
-            self.targets[layer] = np.full(self.pools[layer].shape, NO_BLOCK, dtype=np.uint16)
-        self.targets[layer][rows, :, : orders.shape[-1]] = orders
+    def seen(self, inputs: LayerInput) -> LayerInput:
+        """Return a layer's input as the study keeps it: in 16 bits when that is asked for."""
+        return rounded_input(inputs) if self.start.kv_16bit else inputs
+
+    def full_rows(self) -> FullRows:
+        """Return the pass of a step with full attention."""
+        return FullRows(self)
+
+    def true_rows(self, position: int) -> TrueRows:
+        """Return the pass of a step's true rows."""
+        return TrueRows(self, position)
+
+    def draft_rows(self, rows: Rows, true_rows: TrueRows) -> DraftRows:
+        """Return the pass of the drafts of some true rows."""
+        return DraftRows(self, rows, true_rows)
+
+    def predict(self, rows: list[int], chooser: TrueRows | DraftRows) -> None:
+        """Take the next targets of some rows from a pass: of drafts, or of all true rows."""
+        for layer, orders in chooser.orders.items():
+            if layer not in self.targets:
+                self.targets[layer] = np.full(self.pools[layer].shape, NO_BLOCK, dtype=np.uint16)
+            chosen = orders[rows] if isinstance(chooser, TrueRows) else orders
+            self.targets[layer][rows, :, : orders.shape[-1]] = chosen
 
     def order(self, inputs: LayerInput, position: int, rows: Rows = ALL) -> Order:
         """Order the complete blocks at a position by the rows' queries, uint16 [R, H, N]."""
-        layer, blocks = inputs.layer, position // self.block_tokens
+        layer, blocks = inputs.layer, position // self.start.block_tokens
         scores = self.bounds[layer].scores(inputs, self.stores[layer], rows, blocks)
         listed = scores.new_ones((len(scores), blocks), dtype=torch.bool)
         return np.asarray(order_blocks(scores, listed)).astype(np.uint16)
 
     def token_mask(self, attended: NDArray[np.bool_], tokens: int) -> Tensor:
         """Return which of the first tokens lie in blocks [R, H, B], bool [H, R, tokens]."""
-        wide = torch.from_numpy(attended).repeat_interleave(self.block_tokens, dim=-1)
+        wide = torch.from_numpy(attended).repeat_interleave(self.start.block_tokens, dim=-1)
         return wide[..., :tokens].transpose(0, 1)
 
 
@@ -68,6 +88,7 @@ class FullRows:
 
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]."""
+        inputs = self._memory.seen(inputs)
         store = self._memory.stores[inputs.layer]
         store.append(inputs.key, inputs.value)
         return attend(store, inputs, ALL, store.filled)
@@ -87,6 +108,7 @@ class TrueRows:
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]."""
         memory, layer = self._memory, inputs.layer
+        inputs = memory.seen(inputs)
         store = memory.stores[layer]
         store.append(inputs.key, inputs.value)
         if inputs.span is not None:
@@ -113,6 +135,7 @@ class DraftRows:
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]; keep the orders by the drafts' queries."""
         memory, layer = self._memory, inputs.layer
+        inputs = memory.seen(inputs)
         store, after = memory.stores[layer], self._true_rows.position + 1
         with store.borrowed(inputs, self._rows, after):
             if inputs.span is not None:
@@ -125,10 +148,20 @@ class DraftRows:
             return attend_masked(store, inputs, self._rows, mask)[0]
 
 
+class WholeMemory(Protocol):
+    """Keep all keys and values of the rows."""
+
+    stores: dict[int, LayerStore]
+
+    def seen(self, inputs: LayerInput) -> LayerInput:
+        """Return a layer's input as it is kept."""
+        ...
+
+
 class DrafterRows:
     """Let rows of a drafter at the newest position attend all before it, and themselves."""
 
-    def __init__(self, memory: Memory, rows: Rows, position: int) -> None:
+    def __init__(self, memory: WholeMemory, rows: Rows, position: int) -> None:
         """Look on from a position without leaving anything behind."""
         self._memory = memory
         self._rows = rows
@@ -136,6 +169,13 @@ class DrafterRows:
 
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]."""
+        inputs = self._memory.seen(inputs)
         store = self._memory.stores[inputs.layer]
         with store.borrowed(inputs, self._rows, self._position):
             return attend(store, inputs, self._rows, self._position + 1)
+
+
+def rounded_input(inputs: LayerInput) -> LayerInput:
+    """Return a layer's input with query, key and value as bfloat16 keeps them."""
+    parts = (rounded(part) for part in (inputs.query, inputs.key, inputs.value))
+    return replace(inputs, **dict(zip(("query", "key", "value"), parts, strict=True)))

@@ -30,10 +30,18 @@ class Start:
     kv_heads: int
     block_tokens: int
     bound_join: str = "max"
+    kv_16bit: bool = False
 
     @classmethod
-    def after_prompt(cls, path: Trajectory, block_tokens: int, bound_join: str = "max") -> Start:
-        """Keep the prompt of a trajectory.
+    def after_prompt(
+        cls,
+        path: Trajectory,
+        block_tokens: int,
+        bound_join: str = "max",
+        *,
+        kv_16bit: bool = False,
+    ) -> Start:
+        """Keep the prompt of a trajectory; ``kv_16bit`` rounds its keys and values to bfloat16.
 
         Raises InputError when no layer attends to the whole context.
         """
@@ -43,13 +51,19 @@ class Start:
                 field="sliding_window",
                 fix="use a model with full-attention layers",
             )
+        store = path.store
+        if kv_16bit:
+            store = KeyValueStore(store.layers, path.prompt_tokens)
+            for layer in range(store.layers):
+                both = path.store.keys(layer), path.store.values(layer)
+                store.append(layer, *(rounded(part[:, : path.prompt_tokens]) for part in both))
         bounds = {
-            layer: block_extremes(path.store.keys(layer)[:, : path.prompt_tokens], block_tokens)
+            layer: block_extremes(store.keys(layer)[:, : path.prompt_tokens], block_tokens)
             for layer, span in enumerate(path.spans)
             if span is None
         }
         return cls(
-            store=path.store,
+            store=store,
             bounds=bounds,
             prompt=path.tokens[: path.prompt_tokens],
             room=path.steps,
@@ -57,6 +71,7 @@ class Start:
             kv_heads=int(path.store.keys(0).shape[0]),
             block_tokens=block_tokens,
             bound_join=bound_join,
+            kv_16bit=kv_16bit,
         )
 
     @property
@@ -68,3 +83,8 @@ class Start:
     def blocks(self) -> int:
         """Return how many blocks prompt, decoded tokens and a draft can reach."""
         return (len(self.prompt) + self.room) // self.block_tokens + 2
+
+
+def rounded(values: Tensor) -> Tensor:
+    """Return values as bfloat16 keeps them, in their own type."""
+    return values.bfloat16().to(values.dtype)

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from oasis_sim.errors import UsageError
+from oasis_sim.quality.backend import Backend, LoopPlan, Reference
 from oasis_sim.quality.bootstrap import CONFIDENCE, METHOD, BlockBootstrap
 from oasis_sim.quality.decode import COUNTED, Decoding, log_shares, plan_of
-from oasis_sim.quality.loop import LoopPlan
 from oasis_sim.quality.measure import StepQuality, collect, compare_texts, summarise
 from oasis_sim.quality.options import QualityOptions
 from oasis_sim.quality.result import CaseQuality, QualityResult
@@ -42,13 +42,14 @@ def run_study(
     options: QualityOptions,
     progress: ProgressCallback = no_progress,
     checkpoint: Path | None = None,
+    backend: Backend | None = None,
 ) -> QualityResult:
     """Decode the same tokens with full attention and with each scheme, and compare.
 
-    What is finished is kept in the folder ``checkpoint`` until all is. Raises InputError when
-    options, prompt and model do not fit each other or the model does not understand the prompt;
-    UsageError for schemes of another block size than the options name, and for a drafter that
-    cannot follow a text of its own.
+    ``backend`` attends; without one the reference does. What is finished is kept in the folder
+    ``checkpoint`` until all is. Raises InputError when options, prompt and model do not fit each
+    other or the model does not understand the prompt; UsageError for schemes of another block
+    size than the options name, and for a drafter that cannot follow a text of its own.
     """
     for scheme in schemes:
         if scheme.block_tokens != options.decode.block_tokens:
@@ -57,15 +58,31 @@ def run_study(
                 f"the study {options.decode.block_tokens}"
             )
     check_room(model, prompt, options.decode)
+    backend = backend or Reference()
     drafter = _drafter(model, schemes, options)
     plans = {plan_of(scheme): scheme for scheme in schemes}
     parts = Parts()
     if checkpoint is not None:
-        parts = FolderParts(checkpoint, _identity(model, prompt, options, list(plans), drafter))
+        parts = FolderParts(
+            checkpoint, _identity(model, prompt, options, list(plans), drafter, backend)
+        )
     with torch.inference_mode():
         path = follow(model, prompt, options.decode, progress, parts)
-        start = Start.after_prompt(path, options.decode.block_tokens, options.decode.bound_join)
-        decoding = Decoding.of(model, path, start, drafter, options.free_run, progress)
+        start = Start.after_prompt(
+            path,
+            options.decode.block_tokens,
+            options.decode.bound_join,
+            kv_16bit=options.kv_16bit,
+        )
+        decoding = Decoding.of(
+            model,
+            path,
+            start,
+            drafter,
+            free_run=options.free_run,
+            backend=backend,
+            progress=progress,
+        )
         full = parts.get("full", decoding.full)
         rows = _decode_plans(decoding, list(plans), full, parts)
     boot = BlockBootstrap(path.steps - 1, resamples=options.resamples, seed=options.bootstrap_seed)
@@ -75,6 +92,8 @@ def run_study(
     facts |= {
         "drafter": None if drafter is None else drafter.name,
         "full_attention_nll": summary.full_nll(),
+        "device": model.device,
+        **backend.header(),
     }
     if isinstance(parts, FolderParts):
         parts.remove()
@@ -113,6 +132,7 @@ def _identity(
     options: QualityOptions,
     plans: Sequence[LoopPlan],
     drafter: Drafter | None,
+    backend: Backend,
 ) -> dict[str, Any]:
     """Return what makes a study the same bytes: its checkpoint may serve no other."""
     tokens = json.dumps([prompt.tokens, prompt.following]).encode()
@@ -126,6 +146,7 @@ def _identity(
         "options": asdict(options),
         "cases": [asdict(plan) for plan in plans],
         "drafter": None if drafter is None else drafter.header(),
+        **backend.header(),
     }
 
 
@@ -185,6 +206,7 @@ def _facts(
         "trajectory": options.decode.trajectory_header(),
         "block_tokens": options.decode.block_tokens,
         "bound_join": options.decode.bound_join,
+        "kv_dtype": "bfloat16" if options.kv_16bit else model.dtype,
         "interval": {
             "method": METHOD,
             "confidence": CONFIDENCE,

@@ -9,8 +9,9 @@ pytest.importorskip("torch", reason="decoding needs the extra 'record'")
 
 import torch
 
+from oasis_sim.quality.backend import LoopPlan
 from oasis_sim.quality.guess import NgramGuess, SkipGuess
-from oasis_sim.quality.loop import ClosedLoops, FullLoops, LoopPlan
+from oasis_sim.quality.loop import ClosedLoops, FullLoops
 from oasis_sim.quality.pools import RowPools
 from oasis_sim.quality.start import Start
 from oasis_sim.record import RecordOptions

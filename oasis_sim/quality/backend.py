@@ -1,0 +1,137 @@
+"""Who attends: the interface between the loops and what keeps and reads keys and values.
+
+``Reference`` computes everything here, in float32. ``gpu_exec.model`` has the same interface over
+paged memory and GPU kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from oasis_sim.quality.pools import PoolStep, RowPools
+from oasis_sim.quality.rows import Memory
+from oasis_sim.quality.start import Start
+from oasis_sim.quality.store import LayerBounds, LayerStore, Rows
+from oasis_sim.record.attention import AttentionPass, LayerInput
+from oasis_sim.residency.predict import DRAFT, PREVIOUS
+from oasis_sim.residency.rule import ResidencyRule
+from oasis_sim.trace.trace import Order
+
+
+@dataclass(frozen=True)
+class LoopPlan:
+    """Say which blocks are kept and who predicts: a predictor of ``oasis_sim.residency``."""
+
+    rule: ResidencyRule
+    predictor: str
+
+    @property
+    def own_target(self) -> bool:
+        """Tell whether the target is the step's own order, not one made a step ahead."""
+        return self.predictor not in {DRAFT, PREVIOUS}
+
+
+class TruePass(Protocol):
+    """Attend the true rows of one step; by layer afterwards: moves, mass [R, H], orders."""
+
+    position: int
+    moved: dict[int, PoolStep]
+    mass: dict[int, NDArray[np.float64]]
+    orders: dict[int, Order]
+
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, R, d]."""
+        ...
+
+
+class DraftPass(Protocol):
+    """Attend the drafts of some true rows; by layer afterwards: orders by their queries."""
+
+    orders: dict[int, Order]
+
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, R, d]."""
+        ...
+
+
+class SparseMemory(Protocol):
+    """Keep what rows hold from step to step.
+
+    ``stores`` has all keys and values, for drafters that see the whole context.
+    """
+
+    stores: dict[int, LayerStore]
+
+    def seen(self, inputs: LayerInput) -> LayerInput:
+        """Return a layer's input as it is kept."""
+        ...
+
+    def true_rows(self, position: int) -> TruePass:
+        """Return the pass of a step's true rows."""
+        ...
+
+    def draft_rows(self, rows: Rows, true_rows: Any) -> DraftPass:
+        """Return the pass of the drafts of some true rows."""
+        ...
+
+    def predict(self, rows: list[int], chooser: Any) -> None:
+        """Take the next targets of some rows from a pass: of drafts, or of all true rows."""
+        ...
+
+
+class FullMemory(Protocol):
+    """Keep what rows hold that attend to everything."""
+
+    def full_rows(self) -> AttentionPass:
+        """Return the pass of a step."""
+        ...
+
+
+class Backend(Protocol):
+    """Make memories that begin after a prompt."""
+
+    def sparse(self, start: Start, plans: Sequence[LoopPlan]) -> SparseMemory:
+        """Return the memory of one row per plan."""
+        ...
+
+    def full(self, start: Start, rows: int) -> FullMemory:
+        """Return the memory of rows with full attention."""
+        ...
+
+    def header(self) -> dict[str, Any]:
+        """Return what a study says of who attended."""
+        ...
+
+
+class Reference:
+    """Attend in float32, with a mask where blocks are not resident."""
+
+    def sparse(self, start: Start, plans: Sequence[LoopPlan]) -> Memory:
+        """Return the memory of one row per plan."""
+        layers, rules = start.full_layers, [plan.rule for plan in plans]
+        return Memory(
+            start=start,
+            stores=layer_stores(start, len(plans)),
+            bounds={layer: LayerBounds(start, layer) for layer in layers},
+            pools={layer: RowPools(rules, start.kv_heads, start.blocks) for layer in layers},
+            own_targets=[row for row, plan in enumerate(plans) if plan.own_target],
+        )
+
+    def full(self, start: Start, rows: int) -> Memory:
+        """Return the memory of rows with full attention."""
+        return Memory(start, layer_stores(start, rows), bounds={}, pools={})
+
+    def header(self) -> dict[str, Any]:
+        """Say who attends."""
+        return {"attention": "reference, float32"}
+
+
+def layer_stores(start: Start, rows: int) -> dict[int, LayerStore]:
+    """Return the keys and values of all layers after the prompt."""
+    return {layer: LayerStore(start, layer, rows) for layer in range(len(start.spans))}
