@@ -54,8 +54,8 @@ def join_heads(bounds: Tensor, listed: Tensor, join: str, scaling: float) -> Ten
     """Make one score of those by the query heads of a group, [H, G, R, N] to [R, H, N].
 
     listed bool [R, N]. ``join`` is max, mean, min or softmax-mean: ``softmax-mean`` takes the mean
-    over the heads of the softmax, over the listed blocks, of bound times attention scaling (its
-    logarithm, which orders alike).
+    over the heads of the softmax, over the listed blocks, of bound times attention scaling (as the
+    logarithm of the sum, which orders alike).
     """
     if join == "softmax-mean":
         shares = (bounds * scaling).masked_fill(~listed, -torch.inf).log_softmax(dim=-1)

@@ -110,6 +110,10 @@ def _chat_ids(
     return tuple(map(int, tokenizer(form, add_special_tokens=False)["input_ids"]))
 
 
+def _is_id(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= 10 and int(word) <= _LARGEST_ID
+
+
 def token_prompt(
     path: str | Path, licence: str, name: str | None, tokens: int | None, follow_tokens: int
 ) -> Prompt:
@@ -122,13 +126,13 @@ def token_prompt(
     shown = printable(path)
     text = raw.decode("ascii", "replace").strip().removeprefix("[").removesuffix("]").strip()
     words = [word for word in _BETWEEN.split(text) if word]
-    wrong = next((word for word in words if not (word.isascii() and word.isdigit())), None)
-    if wrong is not None or not words or max(map(len, words)) > 10:
+    wrong = next((word for word in words if not _is_id(word)), None)
+    if wrong is not None or not words:
         seen = f"{printable(wrong, 30)!r} is no token id" if wrong else "holds no token ids"
         raise InputError(seen, file=shown, fix="write whole numbers between blanks or commas")
     ids = tuple(map(int, words))
     wanted = len(ids) - follow_tokens if tokens is None else tokens
-    if wanted < 1 or wanted + follow_tokens > len(ids) or max(ids) > _LARGEST_ID:
+    if wanted < 1 or wanted + follow_tokens > len(ids):
         raise InputError(
             f"has {len(ids)} ids, fewer than the {max(wanted, 1) + follow_tokens} needed",
             file=shown,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from oasis_sim.cli.main import main
@@ -50,6 +51,11 @@ def test_record_writes_a_trace_with_a_complete_header(model_folder, text_file, t
     assert 64 == len(meta["text"]["sha256"]) == len(meta["model"]["sha256"])
     assert {"bound": "max", "mass": "mean"} == meta["aggregation"]
     assert meta["recorder"].startswith("oasis-sim ")
+    assert 64 == len(meta["model"]["tokenizer_sha256"])
+    name = model_folder("llama").name
+    assert meta["recording"]["command"].startswith(f"oasis-sim record {name} --text keeper.txt ")
+    assert str(tmp_path) not in json.dumps(dict(meta))
+    assert "cpu" == meta["recording"]["device"]
     assert out.stat().st_size == facts["file_bytes"]
     assert "decode: 6 of 6" in captured.err
 
@@ -64,6 +70,58 @@ def test_record_writes_json_lines_and_a_table(model_folder, text_file, tmp_path,
     assert "ngram accepted" in captured.out
     trace = load_trace(out)
     assert (None, ("ngram",), "tiny") == (trace.mass, trace.drafters, trace.name)
+
+
+def test_several_block_sizes_give_one_trace_each(model_folder, text_file, tmp_path, capsys):
+    """Each size is a file of its own, the same as when it is recorded alone."""
+    more = ["--quiet", "--ignore-eos", "--draft-budget", "48", "--drafter", "skip"]
+    folder = model_folder("llama")
+    out = tmp_path / "tiny.npz"
+    both = [*more, "--block-size", "8, 16", "--format", "json"]
+    assert 0 == main(arguments(folder, text_file, out, *both))
+    facts = json.loads(capsys.readouterr().out)["traces"]
+    assert ["tiny-b8", "tiny-b16"] == [each["trace"] for each in facts]
+    assert not out.exists()
+    for size in (8, 16):
+        alone = tmp_path / f"alone-{size}.npz"
+        assert 0 == main(arguments(folder, text_file, alone, *more, "--block-size", str(size)))
+        first, second = load_trace(tmp_path / f"tiny-b{size}.npz"), load_trace(alone)
+        assert size == first.block_tokens == second.block_tokens
+        np.testing.assert_array_equal(first.use_order, second.use_order)
+        np.testing.assert_array_equal(first.mass, second.mass)
+        np.testing.assert_array_equal(first.pred_order["skip2-2"], second.pred_order["skip2-2"])
+
+
+def test_token_ids_and_chats_are_recorded(model_folder, tmp_path, capsys):
+    """Ids go through as they are; a chat needs the model's form, which the tiny one lacks."""
+    ids = [2 + (i * 7) % 40 for i in range(110)]
+    (tmp_path / "ids.json").write_text(json.dumps(ids))
+    out = tmp_path / "tiny.npz"
+    command = arguments(model_folder("llama"), tmp_path / "ids.json", out, "--quiet")
+    command[command.index("--text")] = "--tokens"
+    assert 0 == main([*command, "--trajectory", "text", "--layers", "full", "--drafter", "oracle"])
+    trace = load_trace(out)
+    assert ids[96:103] == trace.token.tolist()
+    assert "token ids" == trace.meta["text"]["form"]
+    assert "--drafter oracle" in trace.meta["recording"]["command"]
+    command[command.index("--tokens")] = "--chats"
+    (tmp_path / "ids.json").write_text('[{"role": "user", "content": "the lamp"}]')
+    assert 3 == main([*command, "--force"])
+    assert "no chat form" in capsys.readouterr().err
+
+
+def test_one_prompt_is_asked_for(model_folder, text_file, tmp_path, capsys):
+    """No prompt, two prompts, a question about token ids, a list that is none: usage errors."""
+    folder, out = model_folder("llama"), tmp_path / "tiny.npz"
+    for more, problem in (
+        ([], "one of --text"),
+        (["--text", str(text_file), "--tokens", str(text_file)], "one of --text"),
+        (["--tokens", str(text_file), "--question", "why"], "goes with --text"),
+        (["--text", str(text_file), "--block-size", "8,x"], "no list of block sizes"),
+        (["--text", str(text_file), "--block-size", "8,8"], "names a size twice"),
+    ):
+        assert 2 == main(["record", str(folder), "--out", str(out), *more])
+        assert problem in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def test_impossible_drafters_are_refused(name, layers):
         ("temperature", 0.0),
         ("seed", -1),
         ("trajectory", "beam"),
+        ("bound_join", "median"),
+        ("mass_join", "min"),
         ("drafters", ("ngram", "ngram")),
     ],
 )

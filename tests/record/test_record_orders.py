@@ -10,16 +10,52 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch", reason="recording needs the extra 'record'")
 
 from oasis_sim.record.attention import visible  # noqa: E402
+from oasis_sim.record.options import BOUND_JOINS  # noqa: E402
 from oasis_sim.record.orders import (  # noqa: E402
     block_extremes,
     block_mass,
     bound_scores,
+    joined_scores,
     listed_blocks,
     order_blocks,
 )
 from oasis_sim.record.working_set import WorkingSetRule, attended_blocks  # noqa: E402
 
 SEEDS = st.integers(0, 2**32 - 1)
+
+
+def plain_score(bounds: np.ndarray, join: str, scaling: float) -> np.ndarray:
+    """Join the bounds of a group's heads, [G, N], by the words of the documentation."""
+    if join == "softmax-mean":
+        weights = np.exp(scaling * (bounds - bounds.max(axis=1, keepdims=True)))
+        return np.log((weights / weights.sum(axis=1, keepdims=True)).sum(axis=0))
+    return {"max": bounds.max, "mean": bounds.mean, "min": bounds.min}[join](axis=0)
+
+
+@pytest.mark.parametrize("join", BOUND_JOINS)
+@given(seed=SEEDS, group=st.integers(1, 3), complete=st.integers(1, 6))
+@settings(max_examples=20, deadline=None)
+def test_joined_scores_agree_with_plain_definitions(join, seed, group, complete):
+    """Each head's bounds are joined over the listed blocks only, whatever lies beyond them."""
+    keys, query = random_tensor(seed, 2, 24, 8), random_tensor(seed + 1, 2 * group, 1, 8)
+    low, high = block_extremes(keys, 4)
+    listed = listed_blocks(torch.tensor([complete * 4]), 6, 4, None)
+    got = joined_scores(query, low, high, listed, join, 0.3)[0, :, :complete].numpy()
+    blocks = keys.double().numpy().reshape(2, 6, 4, 8)[:, :complete]
+    for head in range(2):
+        heads = query[head * group : (head + 1) * group, 0].double().numpy()
+        below, above = blocks[head].min(axis=1), blocks[head].max(axis=1)
+        bounds = np.stack([np.maximum(q * below, q * above).sum(axis=-1) for q in heads])
+        np.testing.assert_allclose(plain_score(bounds, join, 0.3), got[head], atol=1e-9)
+
+
+def test_mass_of_the_largest_head():
+    """The join max takes each block's largest share among a group's heads."""
+    keys, query = random_tensor(1, 1, 10, 4), random_tensor(2, 3, 1, 4)
+    where = {"scaling": 0.5, "block_tokens": 4, "span": None}
+    got = block_mass(query, keys, torch.tensor([9]), join="max", **where)[0, 0]
+    alone = [block_mass(query[[h]], keys, torch.tensor([9]), **where)[0, 0] for h in range(3)]
+    np.testing.assert_allclose(torch.stack(alone).amax(dim=0).numpy(), got.numpy(), atol=1e-12)
 
 
 def random_tensor(seed: int, *shape: int):
