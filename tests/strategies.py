@@ -227,7 +227,7 @@ def schemes(draw: st.DrawFn) -> Scheme:
         predictor=predictor,
         lookahead="none" if predictor == "current" else "one_step",
         draft_row=is_draft,
-        draft_kv_bytes_per_token=draw(st.integers(0, 8192)) if is_draft else 0,
+        draft_kv_bytes_per_token=draw(st.none() | st.integers(0, 8192)) if is_draft else None,
         pool_factor=draw(st.floats(1.0, 4.0)),
         fetch_ratio=ratio,
         cap_blocks=draw(st.none() | st.integers(0, 300)) if ratio is None else None,

@@ -97,6 +97,18 @@ class GpuShare:
         element = scheme.host_bytes_per_element or self.model.bytes_per_kv
         return (1 if scheme.key_rank else 2) * self.model.head_dim * element
 
+    def draft_bytes_token(self, scheme: Scheme) -> int:
+        """Return the bytes of the draft model's KV of one token.
+
+        An EAGLE-3 head is one decoder layer with the KV heads of its target (arXiv 2503.01840;
+        checkpoints for Qwen3-8B and Qwen3-235B-A22B: 8 and 4 heads of 128).
+        """
+        if not scheme.draft_row:
+            return 0
+        if scheme.draft_kv_bytes_per_token is None:
+            return self.kv_bytes_layer
+        return -(-scheme.draft_kv_bytes_per_token // self.tp)
+
     def key_factor_bytes_layer(self, scheme: Scheme) -> tuple[int, int]:
         """Return bytes per layer of the low-rank factors of keys: per token, and per request."""
         width = self.kv_heads * self.model.head_dim
@@ -149,7 +161,7 @@ class CostModel:
         layer = self.linear_ps(self.share.qkv, rows) + self.linear_ps(self.share.output_ffn, rows)
         read = 0.0
         if self.costs.draft_reads_kv:
-            size = context_tokens * self.scheme.draft_kv_bytes_per_token / self.share.tp
+            size = context_tokens * self.share.draft_bytes_token(self.scheme)
             efficiency = self.costs.dense_attention_efficiency.at(max(size, 1.0))
             read = size * self.hbm_ps_per_byte(efficiency)
         return round(layer * self.costs.draft_layers + read)

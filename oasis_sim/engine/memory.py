@@ -65,7 +65,7 @@ def footprint(cost: CostModel) -> Footprint:
     return Footprint(
         block_tokens=scheme.block_tokens,
         dense_token=share.kv_bytes_token,
-        draft_token=-(-scheme.draft_kv_bytes_per_token // share.tp) if scheme.offload else 0,
+        draft_token=share.draft_bytes_token(scheme),
         compressed_token=index_token,
         sparse_fixed=fixed,
         # Heads that several GPUs hold are in the host once.

@@ -95,7 +95,7 @@ def _rules_without_offload(scheme: Scheme) -> list[tuple[bool, str, str]]:
         (scheme.correction_share > 0, "correction_share", alone),
         (not scheme.reuse, "reuse", alone),
         (scheme.key_rank > 0, "key_rank", alone),
-        (scheme.draft_kv_bytes_per_token > 0, "draft_kv_bytes_per_token", alone),
+        ((scheme.draft_kv_bytes_per_token or 0) > 0, "draft_kv_bytes_per_token", alone),
         (scheme.fetch_unit_tokens > 0, "fetch_unit_tokens", alone),
         (scheme.host_bytes_per_element > 0, "host_bytes_per_element", alone),
         (scheme.offload_at != "decode", "offload_at", alone),
@@ -115,7 +115,7 @@ def _rules_of_fetching(scheme: Scheme) -> list[tuple[bool, str, str]]:
         (not is_draft and scheme.draft_row, "draft_row", "needs predictor draft"),
         (scheme.speculative and not is_draft, "speculative", "needs predictor draft"),
         (
-            scheme.draft_kv_bytes_per_token > 0 and not scheme.draft_row,
+            (scheme.draft_kv_bytes_per_token or 0) > 0 and not scheme.draft_row,
             "draft_kv_bytes_per_token",
             "needs draft_row",
         ),

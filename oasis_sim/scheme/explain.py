@@ -64,8 +64,10 @@ def resident(scheme: Scheme) -> tuple[str, ...]:
         )
     if scheme.key_rank:
         found.append(f"keys of every token as factors of rank {scheme.key_rank}")
-    if scheme.draft_kv_bytes_per_token:
-        found.append(f"KV of the draft model, {scheme.draft_kv_bytes_per_token:,} bytes per token")
+    if scheme.draft_row and scheme.draft_kv_bytes_per_token != 0:
+        size = scheme.draft_kv_bytes_per_token
+        much = "as much as one layer's" if size is None else f"{size:,} bytes per token"
+        found.append(f"KV of the draft model, {much}")
     if scheme.generation_buffer_tokens:
         found.append(f"room for {scheme.generation_buffer_tokens:,} generated tokens")
     return tuple(found)

@@ -46,7 +46,7 @@ def _read_part(fields: Fields, key: str, default: Any) -> Any:
         return fields.text(key)
     if key in WORDS:
         return fields.text(key, default, choices=WORDS[key])
-    if key in {"fetch_ratio", "cap_blocks"}:
+    if key in {"fetch_ratio", "cap_blocks", "draft_kv_bytes_per_token"}:
         if not fields.has(key):
             return None
         return fields.number(key) if key == "fetch_ratio" else fields.integer(key)
@@ -91,7 +91,7 @@ def _parts_of_predictor(scheme: Scheme, predictor: str) -> dict[str, Any]:
     return {
         "draft_row": is_draft,
         "speculative": scheme.speculative and is_draft,
-        "draft_kv_bytes_per_token": scheme.draft_kv_bytes_per_token if is_draft else 0,
+        "draft_kv_bytes_per_token": scheme.draft_kv_bytes_per_token if is_draft else None,
         "lookahead": "none" if predictor == "current" else "one_step",
         "compressed_keys": scheme.compressed_keys or predictor != "oracle",
     }

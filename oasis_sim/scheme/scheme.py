@@ -42,7 +42,8 @@ class Scheme:
     key_index_share: its size as a share of the keys (0: min and max of each block, 2 / block).
     key_rank: keys of every token stay in HBM as factors of this rank over all KV heads, and only
         values are fetched (ShadowKV; 0: no factors, keys and values are fetched).
-    draft_kv_bytes_per_token: KV of the draft model, resident in HBM.
+    draft_kv_bytes_per_token: KV of the draft model, resident in HBM (None: that of one layer of the
+        model, as an EAGLE-3 head has; 0: a drafter without KV).
     transport: how blocks cross PCIe.
     fetch_unit_tokens: tokens of one head that one copy moves (0: a whole block). The trace's
         blocks stand in for units of other sizes; the rate over the link is that of the unit.
@@ -79,7 +80,7 @@ class Scheme:
     compressed_keys: bool = True
     key_index_share: float = 0.0
     key_rank: int = 0
-    draft_kv_bytes_per_token: int = 0
+    draft_kv_bytes_per_token: int | None = None
     transport: str = "sm_gather"
     fetch_unit_tokens: int = 0
     host_bytes_per_element: int = 0

@@ -72,6 +72,24 @@ def test_shadowkv_keeps_its_factors_in_hbm_and_its_values_in_the_host() -> None:
     assert fixed == sizes.sparse_fixed
 
 
+@pytest.mark.parametrize(
+    ("name", "tp", "size"),
+    [("qwen3-8b", 1, 4_096), ("qwen3-8b", 2, 2_048), ("qwen3-235b-a22b", 1, 2_048)],
+)
+def test_draft_kv_is_that_of_one_layer(name: str, tp: int, size: int) -> None:
+    """As an EAGLE-3 head has: K and V of the model's KV heads in 16 bits, on each GPU its share."""
+    share, scheme = GpuShare(load_model(name), tp), load_scheme("oasis")
+    assert share.draft_bytes_token(scheme) == size
+    assert share.draft_bytes_token(load_scheme("on-demand")) == 0
+
+
+def test_a_scheme_may_give_its_own_draft_kv() -> None:
+    """In bytes of the whole model, shared out over the GPUs; 0 is a drafter without KV."""
+    for given, size in ((6_000, 1_500), (0, 0)):
+        scheme = with_options(load_scheme("oasis"), draft_kv_bytes_per_token=given)
+        assert GpuShare(QWEN, 4).draft_bytes_token(scheme) == size
+
+
 def test_fp8_halves_bytes_and_not_blocks() -> None:
     """The same blocks move, in half of the bytes, and the host holds half."""
     whole, half = simulate(scenario("oasis")), simulate(scenario("oasis-fp8"))

@@ -74,7 +74,11 @@ def test_numbers_are_those_of_the_scheme() -> None:
     text = " ".join((*explain(scheme).resident, *explain(scheme).moves))
     assert "192 slots" in text
     assert "at most 9 of the missing blocks" in text
-    assert "4,096 bytes per token" in text
+    assert "KV of the draft model, as much as one layer's" in text
+    own = explain(with_options(scheme, draft_kv_bytes_per_token=6_000))
+    assert "KV of the draft model, 6,000 bytes per token" in own.resident
+    none = explain(with_options(scheme, draft_kv_bytes_per_token=0))
+    assert not any("draft model" in line for line in none.resident)
 
 
 def test_dense_moves_nothing() -> None:
