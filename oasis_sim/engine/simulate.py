@@ -24,7 +24,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     `progress(done, expected)` is called now and then with output tokens. Raises UsageError for
     parts that do not go together and RunFailed for what cannot fit, with the arithmetic.
     """
-    _check(scenario)
+    check_scenario(scenario)
     workload, model = scenario.workload, scenario.model
     cost = CostModel(scenario.profile, scenario.engine_name, model, scenario.scheme, scenario.tp)
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
@@ -39,7 +39,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
     if book.rejected == len(book):
         raise RunFailed(f"no request fits: {book.first_refusal}; {book.advice}")
     steps = loop.recorder.finish(cost.share.block_bytes(scenario.scheme))
-    gaps, counts = _token_gaps(steps, loop.recorder.extra_tokens())
+    gaps, counts = token_gaps(steps, loop.recorder.extra_tokens())
     return RunResult(
         scenario=scenario,
         steps=steps,
@@ -53,11 +53,12 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
             cost, steps, loop.recorder.dense_context(), loop.service.prefill_flops
         ),
         schedule=build_schedule(scenario, walks, window.steps),
-        notes=_notes(scenario, walks, book, steps),
+        notes=notes_of(scenario, walks, book, steps),
     )
 
 
-def _check(scenario: Scenario) -> None:
+def check_scenario(scenario: Scenario) -> None:
+    """Refuse parts that do not go together."""
     model, tp = scenario.model, scenario.tp
     if problem := model.tp_problem(tp):
         raise UsageError(f"tp={problem}")
@@ -87,7 +88,7 @@ def _quality(scenario: Scenario, walks: Walks, steps: StepLog) -> Quality:
     return Quality(overlap, mass, None, lost, None, walks.quality.trace_origin)
 
 
-def _token_gaps(steps: StepLog, extra: int) -> tuple[np.ndarray, np.ndarray]:
+def token_gaps(steps: StepLog, extra: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the length of each step that decoded, and how many tokens came after it.
 
     An accepted draft comes together with the token before it.
@@ -100,7 +101,10 @@ def _token_gaps(steps: StepLog, extra: int) -> tuple[np.ndarray, np.ndarray]:
     return gaps, counts
 
 
-def _notes(scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog) -> tuple[str, ...]:
+def notes_of(
+    scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog
+) -> tuple[str, ...]:
+    """Return what a reader of the result should know."""
     found = list(scenario.workload.warnings)
     if book.rejected:
         found.append(

@@ -61,6 +61,24 @@ class LoadSpec:
 
 
 @dataclass(frozen=True)
+class DisaggregationSpec:
+    """Say on how many prefill and decode nodes a scenario runs, and what lies between them.
+
+    `network` names a network profile, `transfer` is full or partial, `prefix_hits` the share of
+    every prompt that prefill need not compute, `remote_bytes` the host memory of a prefill node
+    for others (None: the network profile's), `faults` the texts of `--fault`.
+    """
+
+    prefill: int
+    decode: int
+    network: str
+    transfer: str
+    prefix_hits: float = 0.0
+    remote_bytes: int | None = None
+    faults: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ScenarioSpec:
     """Name the inputs of a scenario; the defaults are the README's first run.
 
@@ -82,6 +100,7 @@ class ScenarioSpec:
     host_link: str | None = None
     seed: int = 0
     max_steps: int | None = None
+    disaggregation: DisaggregationSpec | None = None
 
     def scenario(self) -> Scenario:
         """Load every input; raise InputError or UsageError for the first that cannot be used."""
