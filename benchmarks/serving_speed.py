@@ -6,8 +6,8 @@ The scenario is a closed loop of 512 requests (16K prompt, 2,048 output tokens, 
 on Qwen3-8B with all 36 layers and scheme oasis, after one warm-up of the compiled code. The
 comparison loop is plain Python doing the max-plus updates of one layer (three `max`, three
 additions); `ratio` is simulated tokens per iteration of that loop, which depends little on the
-machine. A second table shows how the time grows with steps and with layers; more layers
-also mean more KV and so a smaller batch, and its us/step contain the fixed costs of a run.
+machine. A second table shows the marginal cost of a step, from the CPU time of a long and a short
+run of one batch (64 rows, HBM made large enough), as the number of equal layers grows.
 """
 
 from __future__ import annotations
@@ -51,6 +51,37 @@ def scenario(trace: AttentionTrace, requests: int, output: int, layers: int) -> 
     )
 
 
+def longer(trace: AttentionTrace, name: str, output: int, layers: int) -> Scenario:
+    """Return a run of 64 rows, as long as `output`, on a card that holds any number of layers."""
+    h200, scheme = load_profile("h200"), load_scheme(name)
+    profile = dataclasses.replace(h200, gpu=dataclasses.replace(h200.gpu, hbm_bytes=2 * 10**12))
+    return Scenario(
+        profile=profile,
+        engine_name="vllm",
+        model=dataclasses.replace(load_model("qwen3-8b"), layers=layers),
+        scheme=scheme,
+        traces=(trace,) if scheme.offload else (),
+        workload=closed_loop(64, 16_384, output),
+        concurrency=64,
+        host_bytes=10**14,
+        schedule_steps=0,
+    )
+
+
+def marginal_us(trace: AttentionTrace, scheme: str, layers: int) -> float:
+    """Return the CPU time of one more step, in microseconds; the best of three runs counts."""
+    cost, steps = [], []
+    for output in (1024, 4096):
+        case, best = longer(trace, scheme, output, layers), float("inf")
+        for _ in range(3):
+            start = time.process_time()
+            result = simulate(case)
+            best = min(best, time.process_time() - start)
+        cost.append(best)
+        steps.append(len(result.steps))
+    return (cost[1] - cost[0]) / (steps[1] - steps[0]) * 1e6
+
+
 def timed(case: Scenario) -> tuple[float, int, int]:
     """Return (seconds, steps, output tokens) of one simulation."""
     start = time.perf_counter()
@@ -70,11 +101,10 @@ def main() -> None:
     rate = tokens / seconds
     print(f"{tokens} tokens in {steps} steps: {seconds:.2f} s, {rate:,.0f} tokens/s")
     print(f"comparison loop {loop:,.0f} iterations/s, ratio {rate / loop:.3f} tokens/iteration")
-    print("requests  output  layers    steps  seconds  us/step")
-    for requests, output, layers in ((128, 2048, 36), (256, 2048, 36), (128, 2048, 72)):
-        seconds, steps, _ = min(timed(scenario(trace, requests, output, layers)) for _ in range(3))
-        row = f"{requests:8d}  {output:6d}  {layers:6d}  {steps:7d}  {seconds:7.2f}"
-        print(f"{row}  {seconds / steps * 1e6:7.1f}")
+    print("scheme  layers  us per further step")
+    for scheme in ("oasis", "dense"):
+        for layers in (36, 72, 144, 288):
+            print(f"{scheme:6s}  {layers:6d}  {marginal_us(trace, scheme, layers):19.1f}")
 
 
 if __name__ == "__main__":

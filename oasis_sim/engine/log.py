@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.engine import pipeline as p
+from oasis_sim.engine import state as p
 from oasis_sim.engine.result import BOUNDS, STAGES, StepLog
 from oasis_sim.engine.stretch import (
     LOG_ADMITTED,

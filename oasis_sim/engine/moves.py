@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.engine import pipeline as p
+from oasis_sim.engine import state as p
 from oasis_sim.engine.log import STAGE_COLUMNS
 from oasis_sim.engine.result import STAGES
 from oasis_sim.engine.scenario import Scenario

@@ -5,258 +5,226 @@ output and FFN of every layer, then the LM head and the draft model; prediction,
 transfer of a layer follow its QKV in the background. Attention of layer l at step t+1 waits for
 the transfer of layer l issued at step t. All times are integer picoseconds.
 
-Stages that run side by side slow each other down. The foreground and the prediction progress at
-a rate of 1 / slowdown while a neighbour is busy; neighbours' intervals are known when a stage is
-computed, because every stream is first-in first-out. Rates are fixed-point numbers with
-`RATE_BITS` fraction bits, so that the recurrence and the event-driven twin (`pipeline_events`)
-give the same integers.
+Stages that run side by side slow each other down (`streams`). Layers that begin like the one
+before them, with the same transfer, also go on like it: they are not computed but shifted, so that
+the cost of a step grows with the number of different layers only.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.compiled import compiled
-
-RATE_BITS = 20
-RATE_ONE = 1 << RATE_BITS
-FAR_PS = 1 << 62
-
-# Rows of the interval rings, and columns of the rate table.
-TRANSFER, PREDICTION, SELECTION = 0, 1, 2
-# Rows of the rate table: whose progress it is.
-LINEAR, ATTENTION, BACKGROUND = 0, 1, 2
-
-# Columns of `PipelineState.scalars`.
-NOW, PREDICTION_FREE, SELECTION_FREE, TRANSFER_FREE, D2H_FREE, D2H_STEP_END = range(6)
-
-# Columns of a step's result (see `run_step`).
-(
-    OUT_START,
-    OUT_END,
-    OUT_QKV,
-    OUT_ATTENTION,
-    OUT_FFN,
-    OUT_LM_HEAD,
+from oasis_sim.engine.layer import run_layer
+from oasis_sim.engine.state import (
+    D2H_FREE,
+    D2H_STEP_END,
+    LAYER_STAGES,
+    NOW,
+    OUT_COLUMNS,
     OUT_DRAFT,
-    OUT_PREDICTION,
-    OUT_SELECTION,
-    OUT_TRANSFER,
+    OUT_END,
     OUT_LAUNCH,
+    OUT_LM_HEAD,
     OUT_PREFILL,
+    OUT_QKV,
+    OUT_START,
+    OUT_TRANSFER,
     OUT_WAIT,
-) = range(13)
-OUT_COLUMNS = 13
-# Where the six per-layer stages of `marks` stand in a step's result, from OUT_QKV on.
-LAYER_STAGES = (0, 1, 2, 5, 6, 7)
+    PREDICTION_FREE,
+    SELECTION_FREE,
+    TRANSFER_FREE,
+    PipelineState,
+    StepTimes,
+)
+from oasis_sim.engine.streams import (
+    LINEAR,
+    LOOK,
+    PREDICTION,
+    RATE_BITS,
+    SELECTION,
+    TRANSFER,
+    alike,
+    finish,
+    forget,
+    look,
+    shift,
+)
+
+MOST_LAYERS = 1 << 20
 
 Int64 = npt.NDArray[np.int64]
 
 
-class PipelineState(NamedTuple):
-    """Carry the streams from one step to the next.
+@compiled
+def _backlog(times: StepTimes, behind: int, mark: Int64) -> int:
+    """Return for how long the link is busy beyond all that a layer does; -1 if it is not.
 
-    `scalars` int64[6]: clock and the time at which each stream and the device-to-host link are
-    free. `transfer_end` int64[L]: end of the transfer that attention of layer l waits for.
-    `ring` int64[3, R, 2]: the last R busy intervals of transfer, prediction and selection;
-    `cursor` int64[3, 2]: intervals written so far, and the oldest that may still matter.
+    Such a layer does not see when its own transfer runs: it only appends it. `behind` is how
+    long the link is busy after the layer's start, `mark` what the layer did.
     """
+    if times.on_demand or times.next_layer or times.correction > 0:
+        return -1
+    left: int = behind - (max(mark[5], mark[7], mark[9]) - mark[0])
+    return max(left, -1)
 
-    scalars: Int64
-    transfer_end: Int64
-    ring: Int64
-    cursor: Int64
 
+@compiled
+def _transfer_pace(
+    times: StepTimes, move: int, before: Int64, after: Int64, mark: Int64
+) -> tuple[int, int]:
+    """Return by how much later the transfer of each following layer ends, and for how many.
 
-class StepTimes(NamedTuple):
-    """Give the durations of one step, in picoseconds; every layer is alike but for its transfer.
-
-    `rates` int64[3, 3]: fixed-point progress of linear layers, attention and prediction while
-    transfer, prediction or selection is busy.
-    `on_demand` puts prediction, selection and transfer of a layer between its QKV and attention.
-    With `next_layer` a layer's transfer is for the layer after it, in the same step. `correction`
-    is the fixed-point share of a layer's transfer that its own attention waits for.
-    With `join` a step ends when all its streams have (one CUDA graph per step); without, its
-    transfers may reach into the next step.
+    That is the layer's period when the streams stand as they did a period ago, and the length
+    of a transfer while the link is behind. (0, 0): the next layer goes on in its own way.
     """
-
-    prefill: int
-    qkv: int
-    attention: int
-    output_ffn: int
-    lm_head: int
-    draft: int
-    prediction: int
-    selection: int
-    launch_per_layer: int
-    launch_per_step: int
-    d2h: int
-    on_demand: bool
-    rates: Int64
-    join: bool
-    next_layer: bool = False
-    correction: int = 0
-
-
-def new_state(layers: int, start_ps: int = 0) -> PipelineState:
-    """Return idle streams at `start_ps` for a model of `layers` layers."""
-    ring = np.full((3, 4 * layers + 8, 2), -1, dtype=np.int64)
-    return PipelineState(
-        scalars=np.full(6, start_ps, dtype=np.int64),
-        transfer_end=np.full(layers, start_ps, dtype=np.int64),
-        ring=ring,
-        cursor=np.zeros((3, 2), dtype=np.int64),
-    )
+    period = mark[5] + times.launch_per_layer - mark[0]
+    if not alike(before[PREDICTION], after[PREDICTION]):
+        return 0, 0
+    if not alike(before[SELECTION], after[SELECTION]):
+        return 0, 0
+    if alike(before[TRANSFER], after[TRANSFER]):
+        return period, MOST_LAYERS
+    left = _backlog(times, before[TRANSFER, 1], mark)
+    if left < 0:
+        return 0, 0
+    return move, MOST_LAYERS if move >= period else left // (period - move)
 
 
 @compiled
-def _push(ring: Int64, cursor: Int64, stream: int, start: int, end: int) -> None:
-    """Note that a stream is busy from start to end."""
-    if end > start:
-        slot = cursor[stream, 0] % ring.shape[1]
-        ring[stream, slot, 0] = start
-        ring[stream, slot, 1] = end
-        cursor[stream, 0] += 1
+def _count(
+    state: PipelineState,
+    times: StepTimes,
+    layer: int,
+    most: int,
+    group: Int64,
+    awaited: int,
+    mark: Int64,
+) -> int:
+    """Count the layers after `layer`, up to `most`, with its transfer and as long a wait.
+
+    `awaited` is the transfer end that `layer` waited for, `mark` what it did.
+    """
+    layers = group.shape[0]
+    ahead = 1 if times.next_layer else 0
+    period = mark[5] + times.launch_per_layer - mark[0]
+    late = max(awaited - mark[1], 0)
+    count = 0
+    for other in range(layer + 1, min(layers, layer + 1 + most)):
+        if group[(other + ahead) % layers] != group[(layer + ahead) % layers]:
+            break
+        # One layer ahead, only the first of them waits for what is known already.
+        waits = not times.on_demand and (count == 0 or not times.next_layer)
+        if waits and late != max(state.transfer_end[other] - mark[1] - (count + 1) * period, 0):
+            break
+        count += 1
+    return count
 
 
 @compiled
-def _forget(ring: Int64, cursor: Int64, now: int) -> None:
-    """Pass over the intervals that ended before the foreground's clock."""
-    for s in range(3):
-        first = max(cursor[s, 1], cursor[s, 0] - ring.shape[1])
-        while first < cursor[s, 0] and ring[s, first % ring.shape[1], 1] <= now:
-            first += 1
-        cursor[s, 1] = first
+def _pass_over(
+    state: PipelineState, times: StepTimes, layer: int, count: int, pace: int, marks: Int64
+) -> None:
+    """Let `count` layers go on like `layer`, each a period later than the one before it.
+
+    Their transfers are later by `pace`.
+    """
+    scalars, transfer_end, ring, cursor = state
+    layers = marks.shape[0]
+    ahead = 1 if times.next_layer else 0
+    period = marks[layer, 5] + times.launch_per_layer - marks[layer, 0]
+    for other in range(layer + 1, layer + 1 + count):
+        for column in range(10):
+            marks[other, column] = marks[other - 1, column] + period
+        marks[other, 10] = marks[other - 1, 10] + pace
+        marks[other, 11] = marks[other - 1, 11] + pace
+        transfer_end[(other + ahead) % layers] = marks[other, 11]
+    later = count * period
+    scalars[PREDICTION_FREE] += later
+    scalars[SELECTION_FREE] += later
+    scalars[TRANSFER_FREE] += count * pace
+    shift(ring, cursor, PREDICTION, later, later)
+    shift(ring, cursor, SELECTION, later, later)
+    # While the link is behind, it is busy all the time from before the layer on.
+    shift(ring, cursor, TRANSFER, later, count * pace)
 
 
 @compiled
-def _rate(now: int, rates: Int64, ring: Int64, cursor: Int64, found: Int64) -> None:
-    """Set found to the progress rate at `now` and the time of the next change of any stream."""
-    rate = RATE_ONE
-    change = FAR_PS
-    for s in range(3):
-        i = cursor[s, 1]
-        while i < cursor[s, 0] and ring[s, i % ring.shape[1], 1] <= now:
-            i += 1
-        if i < cursor[s, 0]:
-            begin = ring[s, i % ring.shape[1], 0]
-            if begin <= now:
-                rate = (rate * rates[s]) >> RATE_BITS
-                change = min(change, ring[s, i % ring.shape[1], 1])
-            else:
-                change = min(change, begin)
-    found[0] = rate
-    found[1] = change
-
-
-@compiled
-def _finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> int:
-    """Return when `work` picoseconds begun at `start` are done beside the busy neighbours."""
-    now = start
-    left = work
-    found = np.empty(2, dtype=np.int64)
-    while left > 0:
-        _rate(now, rates, ring, cursor, found)
-        rate, change = found[0], found[1]
-        if rate > 0:
-            needed = ((left << RATE_BITS) + rate - 1) // rate
-            if now + needed <= change:
-                now += needed
-                break
-        left -= ((change - now) * rate) >> RATE_BITS
-        now = change
+def _run_layers(
+    state: PipelineState,
+    times: StepTimes,
+    transfer: Int64,
+    group: Int64,
+    now: int,
+    out: Int64,
+    marks: Int64,
+) -> int:
+    """Run all layers from `now`; return the end of the last."""
+    scalars, transfer_end, ring, cursor = state
+    free = scalars[TRANSFER_FREE : TRANSFER_FREE + 3]
+    layers = group.shape[0]
+    before, after = np.empty((3, LOOK), dtype=np.int64), np.empty((3, LOOK), dtype=np.int64)
+    layer = 0
+    while layer < layers:
+        now += times.launch_per_layer
+        to = (layer + 1) % layers if times.next_layer else layer
+        move = transfer[group[to]]
+        mark = marks[layer]
+        awaited = transfer_end[layer]
+        same = layer + 1 < layers and group[(to + 1) % layers] == group[to]
+        same = same and look(ring, cursor, free, now, before)
+        now = run_layer(state, times, layer, to, move, now, mark)
+        count = 0
+        if same and look(ring, cursor, free, now + times.launch_per_layer, after):
+            pace, most = _transfer_pace(times, move, before, after, mark)
+            count = _count(state, times, layer, most, group, awaited, mark)
+            _pass_over(state, times, layer, count, pace, marks)
+            now = marks[layer + count, 5]
+        for stage in range(6):
+            busy = mark[2 * stage + 1] - mark[2 * stage]
+            out[OUT_QKV + LAYER_STAGES[stage]] += (1 + count) * busy
+        out[OUT_WAIT] += (1 + count) * (mark[2] - mark[1])
+        out[OUT_TRANSFER] += (1 + count) * ((move * times.correction) >> RATE_BITS)
+        layer += 1 + count
     return now
 
 
 @compiled
-def _run_layer(
-    state: PipelineState, times: StepTimes, layer: int, transfer: Int64, now: int, mark: Int64
-) -> int:
-    """Run one layer from `now`; fill `mark` int64[12] and return the end of its foreground."""
-    scalars, transfer_end, ring, cursor = state
-    to = (layer + 1) % transfer.shape[0] if times.next_layer else layer
-    move = transfer[to]
-    _forget(ring, cursor, now)
-    mark[0] = now
-    mark[1] = _finish(now, times.qkv, times.rates[LINEAR], ring, cursor)
-    mark[6] = max(mark[1], scalars[PREDICTION_FREE])
-    mark[7] = _finish(mark[6], times.prediction, times.rates[BACKGROUND], ring, cursor)
-    mark[8] = max(mark[7], scalars[SELECTION_FREE])
-    mark[9] = mark[8] + times.selection
-    mark[10] = max(mark[9], scalars[TRANSFER_FREE])
-    ready = transfer_end[layer]
-    if times.on_demand:
-        ready = mark[10] + move
-    else:
-        _push(ring, cursor, PREDICTION, mark[6], mark[7])
-        _push(ring, cursor, SELECTION, mark[8], mark[9])
-    if times.correction > 0:
-        part = (move * times.correction) >> RATE_BITS
-        move -= part
-        mark[10] += part
-        scalars[TRANSFER_FREE] = mark[10]
-        ready = max(ready, mark[10])
-    if times.next_layer:
-        _push(ring, cursor, TRANSFER, mark[10], mark[10] + move)
-    mark[2] = max(mark[1], ready)
-    mark[3] = _finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor)
-    if move > 0 and not times.on_demand and not times.next_layer:
-        # A gather may overwrite a slot only after this step's attention has read it.
-        mark[10] = max(mark[10], mark[3])
-        _push(ring, cursor, TRANSFER, mark[10], mark[10] + move)
-    mark[11] = mark[10] + move
-    if move > 0:
-        scalars[TRANSFER_FREE] = mark[11]
-    transfer_end[to] = mark[11]
-    scalars[PREDICTION_FREE] = mark[7]
-    scalars[SELECTION_FREE] = mark[9]
-    mark[4] = mark[3]
-    end: int = _finish(mark[4], times.output_ffn, times.rates[LINEAR], ring, cursor)
-    mark[5] = end
-    return end
-
-
-@compiled
 def run_step(
-    state: PipelineState, times: StepTimes, transfer: Int64, out: Int64, marks: Int64
+    state: PipelineState,
+    times: StepTimes,
+    transfer: Int64,
+    group: Int64,
+    out: Int64,
+    marks: Int64,
 ) -> None:
     """Advance the streams by one step.
 
-    `transfer` int64[L] is the duration of each layer's transfer (0: nothing moves). `out`
-    int64[13] receives start, end and the busy time of every stage. `marks` int64[L, 12] receives
-    the start and end of the six per-layer stages: qkv, attention, output_ffn, prediction,
-    selection, transfer.
+    `transfer` int64[G] is the duration of the transfer of each group of equal layers (0: nothing
+    moves), `group` int64[L] the group of each layer. `out` int64[13] receives start, end and the
+    busy time of every stage. `marks` int64[L, 12] receives the start and end of the six per-layer
+    stages: qkv, attention, output_ffn, prediction, selection, transfer.
     """
     scalars, transfer_end, ring, cursor = state
     linear = times.rates[LINEAR]
+    layers = group.shape[0]
     for column in range(OUT_COLUMNS):
         out[column] = 0
     now = scalars[NOW]
     out[OUT_START] = now
-    _forget(ring, cursor, now)
-    done = _finish(now, times.prefill, linear, ring, cursor)
+    forget(ring, cursor, now)
+    done = finish(now, times.prefill, linear, ring, cursor)
     out[OUT_PREFILL] = done - now
-    now = done
-    for layer in range(transfer.shape[0]):
-        mark = marks[layer]
-        now += times.launch_per_layer
-        now = _run_layer(state, times, layer, transfer, now, mark)
-        for stage in range(6):
-            out[OUT_QKV + LAYER_STAGES[stage]] += mark[2 * stage + 1] - mark[2 * stage]
-        out[OUT_WAIT] += mark[2] - mark[1]
-        out[OUT_TRANSFER] += (transfer[layer] * times.correction) >> RATE_BITS
-    out[OUT_LAUNCH] = times.launch_per_layer * transfer.shape[0] + times.launch_per_step
-    _forget(ring, cursor, now)
-    done = _finish(now, times.lm_head, linear, ring, cursor)
+    now = _run_layers(state, times, transfer, group, done, out, marks)
+    out[OUT_LAUNCH] = times.launch_per_layer * layers + times.launch_per_step
+    forget(ring, cursor, now)
+    done = finish(now, times.lm_head, linear, ring, cursor)
     out[OUT_LM_HEAD] = done - now
-    now = _finish(done, times.draft, linear, ring, cursor)
+    now = finish(done, times.draft, linear, ring, cursor)
     out[OUT_DRAFT] = now - done
     if times.join:
-        last = 0 if times.next_layer else transfer.shape[0] - 1
-        joined = max(now, transfer_end[last])
+        joined = max(now, transfer_end[0 if times.next_layer else layers - 1])
         out[OUT_WAIT] += joined - now
         now = joined
     # New KV of the step before must be in host memory before its blocks can be evicted.

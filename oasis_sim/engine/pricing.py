@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.engine.costs import CostModel
-from oasis_sim.engine.pipeline import RATE_ONE
+from oasis_sim.engine.streams import RATE_ONE
 from oasis_sim.engine.stretch import Rows, StretchCosts
 from oasis_sim.errors import RunFailed
 from oasis_sim.units import PS_PER_S

@@ -19,11 +19,11 @@ from oasis_sim.engine.batch import Job, Phase, rows_of
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.links import FifoLink
 from oasis_sim.engine.log import BATCH_COLUMNS, StepRecorder
-from oasis_sim.engine.pipeline import NOW, new_state
 from oasis_sim.engine.pricing import price
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.service import Service
+from oasis_sim.engine.state import NOW, new_state
 from oasis_sim.engine.stretch import LOG_COLUMNS, LOG_EXTRA, run_stretch
 from oasis_sim.engine.walks import Walks
 from oasis_sim.engine.window import Window

@@ -13,13 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.compiled import compiled
-from oasis_sim.engine.pipeline import (
-    NOW,
-    OUT_COLUMNS,
-    PipelineState,
-    StepTimes,
-    run_step,
-)
+from oasis_sim.engine.pipeline import run_step
+from oasis_sim.engine.state import NOW, OUT_COLUMNS, PipelineState, StepTimes
 
 LOG_ADMITTED = OUT_COLUMNS
 LOG_NEEDED = OUT_COLUMNS + 1
@@ -48,13 +43,18 @@ class Rows(NamedTuple):
 
 
 class WalkTables(NamedTuple):
-    """Hold blocks per walk step and layer (all KV heads of one GPU), and quality proxies.
+    """Hold blocks per walk step (all KV heads of one GPU), and quality proxies.
 
-    With a ladder of caps the table holds all walk steps once per cap, the smallest cap first.
+    Layers that move equally many blocks in every walk step form a group: `group` int64[L] is that
+    of each layer, `group_size` int64[G] its number of layers. `admitted` int64[steps, G] are the
+    blocks of one layer of a group, `needed` int64[steps] those of all layers. With a ladder
+    of caps the table holds all walk steps once per cap, the smallest cap first.
     `rung_blocks` int64[caps, steps] are the blocks that each cap admits, all layers together.
     `tokens` int64[steps] are those that a request gains: two where an accepted draft is kept.
     """
 
+    group: Int64
+    group_size: Int64
     admitted: Int64
     needed: Int64
     quality: Float64
@@ -167,22 +167,23 @@ def _widest_cap(
 def _gather_blocks(
     rows: Rows, tables: WalkTables, base: int, costs: StretchCosts, transfer: Int64, log: Int64
 ) -> None:
-    """Sum this step's moves over the rows, per layer, and turn them into transfer times.
+    """Sum this step's moves over the rows, per group of layers; turn them into transfer times.
 
     `base` is where the table of the step's cap begins.
     """
-    for layer in range(transfer.shape[0]):
-        transfer[layer] = 0
+    groups = transfer.shape[0]
+    for group in range(groups):
+        transfer[group] = 0
     for row in rows.walk:
-        for layer in range(transfer.shape[0]):
-            transfer[layer] += tables.admitted[base + row, layer]
-            log[LOG_NEEDED] += tables.needed[base + row, layer]
-    for layer in range(transfer.shape[0]):
-        blocks = transfer[layer]
-        log[LOG_ADMITTED] += blocks
+        log[LOG_NEEDED] += tables.needed[base + row]
+        for group in range(groups):
+            transfer[group] += tables.admitted[base + row, group]
+    for group in range(groups):
+        blocks = transfer[group]
+        log[LOG_ADMITTED] += blocks * tables.group_size[group]
         if blocks > 0:
             moved = blocks * costs.block_bytes * costs.transfer_ps_per_byte
-            transfer[layer] = costs.transfer_fixed + round(moved)
+            transfer[group] = costs.transfer_fixed + round(moved)
 
 
 @compiled
@@ -218,20 +219,20 @@ def run_stretch(
     tokens gained beside one per row, and the sums over rows of the walk's quality columns. `marks`
     as in `run_step`. Returns how many steps ran.
     """
-    transfer = np.zeros(state.transfer_end.shape[0], dtype=np.int64)
+    transfer = np.zeros(tables.group_size.shape[0], dtype=np.int64)
     for step in range(len(log)):
         log[step, LOG_NEEDED] = 0
         log[step, LOG_ADMITTED] = 0
         log[step, LOG_DENSE_CONTEXT] = _sum(rows.dense_context)
         log[step, LOG_CONTEXT] = _sum(rows.context) + log[step, LOG_DENSE_CONTEXT]
         times = _step_times(rows, costs)
-        base = _widest_cap(rows, tables, costs, times, transfer.shape[0])
+        base = _widest_cap(rows, tables, costs, times, tables.group.shape[0])
         _gather_blocks(rows, tables, base, costs, transfer, log[step])
         for column in range(quality.shape[1]):
             quality[step, column] = 0.0
             for row in rows.walk:
                 quality[step, column] += tables.quality[base + row, column]
-        run_step(state, times, transfer, log[step], marks)
+        run_step(state, times, transfer, tables.group, log[step], marks)
         log[step, LOG_EXTRA] = _advance_rows(rows, tables)
         if state.scalars[NOW] >= limit_ps:
             return step + 1

@@ -79,7 +79,7 @@ def build_walks(
     model = share.model
     if not scheme.selects:
         zero = np.zeros((1, model.layers), dtype=np.int64)
-        tables = WalkTables(zero, zero, np.array([[1.0, 1.0, 0.0]]), zero[:, :1], zero[:, 0] + 1)
+        tables = _tables(zero, zero, np.array([[1.0, 1.0, 0.0]]), zero[:, 0] + 1, rungs=1)
         return Walks(tables, (0,), (1,), (), _quality((), ()), seed)
     rules = cap_ladder(scheme)
     rungs = [
@@ -106,11 +106,25 @@ def build_walks(
     elif not scheme.reuse:
         admitted = needed = np.full_like(admitted, scheme.chosen_blocks * share.kv_heads)
     quality = np.concatenate([_columns(walk) for rung in rungs for walk in rung])
-    proxies = _quality(walks, traces)
-    blocks = admitted.sum(axis=1).reshape(len(rungs), -1)
     tokens = np.concatenate([walk.tokens for walk in walks]).astype(np.int64)
-    tables = WalkTables(admitted, needed, quality, blocks, tokens)
-    return Walks(tables, first, length, walks, proxies, seed)
+    tables = _tables(admitted, needed, quality, tokens, rungs=len(rungs))
+    return Walks(tables, first, length, walks, _quality(walks, traces), seed)
+
+
+def _tables(
+    admitted: np.ndarray, needed: np.ndarray, quality: np.ndarray, tokens: np.ndarray, *, rungs: int
+) -> WalkTables:
+    """Return the tables of blocks int64[rungs x steps, L]; equal layers are found and grouped."""
+    kinds, group, size = np.unique(admitted, axis=1, return_inverse=True, return_counts=True)
+    return WalkTables(
+        group=group.reshape(-1).astype(np.int64),
+        group_size=size.astype(np.int64),
+        admitted=np.ascontiguousarray(kinds),
+        needed=needed.sum(axis=1),
+        quality=quality,
+        rung_blocks=admitted.sum(axis=1).reshape(rungs, -1),
+        tokens=tokens,
+    )
 
 
 def cap_ladder(scheme: Scheme) -> tuple[ResidencyRule, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.engine import pipeline as p
+from oasis_sim.engine import state as p
 from oasis_sim.engine.batch import Job
 from oasis_sim.engine.result import Slice
 from oasis_sim.engine.stretch import LOG_COLUMNS, Rows

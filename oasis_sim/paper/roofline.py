@@ -191,7 +191,7 @@ def moved_bytes_per_token(case: RooflineCase, cost: CostModel) -> float:
         blocks = float(min(scheme.admission_cap, outside) * share.kv_heads * share.model.layers)
     else:
         walks = build_walks(case.traces, scheme, share, case.drafter, 0)
-        blocks = float(np.mean(walks.tables.admitted.sum(axis=1)))
+        blocks = float(np.mean(walks.tables.rung_blocks))
     return blocks * share.block_bytes(scheme)
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import simpy
 
-from oasis_sim.engine.pipeline import (
+from oasis_sim.engine.state import StepTimes
+from oasis_sim.engine.streams import (
     ATTENTION,
     BACKGROUND,
     LINEAR,
@@ -17,7 +18,6 @@ from oasis_sim.engine.pipeline import (
     RATE_ONE,
     SELECTION,
     TRANSFER,
-    StepTimes,
 )
 
 Steps = Generator[simpy.Event, Any, Any]
@@ -56,21 +56,29 @@ class EventPipeline:
         old.succeed()
 
     def _work(self, amount: int, rates: Sequence[int]) -> Steps:
-        """Do an amount of work, slower while the streams with a rate are busy."""
-        left = amount
-        while left > 0:
+        """Do an amount of work, slower while the streams with a rate are busy.
+
+        `spans` are [rate, time] with another rate each; progress is rounded down in each of them.
+        """
+        spans: list[list[int]] = []
+        while amount > sum(rate * time >> RATE_BITS for rate, time in spans):
             rate = RATE_ONE
             for stream, factor in enumerate(rates):
                 if self.busy[stream]:
                     rate = (rate * int(factor)) >> RATE_BITS
-            start = self.env.now
-            changed = self.changed
+            if not spans or spans[-1][0] != rate:
+                spans.append([rate, 0])
+            left = amount - sum(rate * time >> RATE_BITS for rate, time in spans[:-1])
+            start, changed = self.env.now, self.changed
             if rate > 0:
-                needed = -(-(left << RATE_BITS) // rate)
+                needed = -(-(left << RATE_BITS) // rate) - spans[-1][1]
                 yield self.env.timeout(needed) | changed
             else:
                 yield changed
-            left -= ((self.env.now - start) * rate) >> RATE_BITS
+            spans[-1][1] += self.env.now - start
+            # What begins and ends at one moment is no span of its own.
+            while spans and spans[-1][1] == 0:
+                spans.pop()
 
     def _foreground(self) -> Steps:
         for t, times in enumerate(self.steps):

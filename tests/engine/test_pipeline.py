@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oasis_sim.engine.pipeline import (
-    BACKGROUND,
+from oasis_sim.engine import layer, pipeline
+from oasis_sim.engine.pipeline import run_step
+from oasis_sim.engine.state import (
     OUT_COLUMNS,
     OUT_END,
     OUT_START,
     OUT_TRANSFER,
     OUT_WAIT,
-    RATE_ONE,
+    PipelineState,
     StepTimes,
     new_state,
-    run_step,
 )
+from oasis_sim.engine.streams import BACKGROUND, RATE_ONE
 from tests.engine.event_pipeline import EventPipeline
 
 
@@ -48,11 +51,19 @@ def compiled(steps: list[StepTimes], transfers: list[list[int]]) -> list[np.ndar
     state = new_state(len(transfers[0]))
     results = []
     for times, transfer in zip(steps, transfers, strict=True):
-        out = np.zeros(OUT_COLUMNS, dtype=np.int64)
-        marks = np.zeros((len(transfer), 12), dtype=np.int64)
-        run_step(state, times, np.array(transfer, dtype=np.int64), out, marks)
-        results.append(out)
+        kinds, group = np.unique(np.array(transfer, dtype=np.int64), return_inverse=True)
+        results.append(one_step(state, times, kinds, group)[0])
     return results
+
+
+def one_step(
+    state: PipelineState, times: StepTimes, kinds: np.ndarray, group: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Run one step and return its result and marks."""
+    out = np.zeros(OUT_COLUMNS, dtype=np.int64)
+    marks = np.zeros((len(group), 12), dtype=np.int64)
+    run_step(state, times, kinds, group.astype(np.int64), out, marks)
+    return out, marks
 
 
 durations = st.integers(0, 2_000)
@@ -87,6 +98,59 @@ def test_compiled_equals_events(case: tuple[list[StepTimes], list[list[int]]]) -
     results = compiled(steps, transfers)
     assert expected == [int(out[OUT_END]) for out in results]
     assert twin.waits == [int(out[OUT_WAIT]) for out in results]
+
+
+@st.composite
+def alike_layers(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
+    """Draw steps of up to 24 layers with at most two kinds of transfer, that settle soon."""
+    layers = draw(st.integers(6, 24))
+    on_demand, next_layer = draw(st.sampled_from([(0, 0), (0, 0), (1, 0), (0, 1)]))
+    correction = 0 if on_demand or next_layer else draw(st.sampled_from([0, 0, RATE_ONE // 3]))
+    slow = draw(st.sampled_from([rate, st.just(RATE_ONE)]))
+    rates = np.array([[draw(slow) for _ in range(3)] for _ in range(3)], dtype=np.int64)
+    rates[BACKGROUND, 1:] = RATE_ONE
+    short, long = st.integers(0, 40), st.sampled_from([0, 10, 90, 200])
+    numbers = [draw(short) for _ in range(11)]
+    join = draw(st.booleans())
+    steps, transfers = [], []
+    for _ in range(draw(st.integers(1, 5))):
+        # Attention takes longer as contexts grow.
+        numbers[2] += draw(st.integers(0, 2))
+        modes = (bool(next_layer), correction)
+        steps.append(StepTimes(*numbers, bool(on_demand), rates, join, *modes))
+        first, second = draw(st.tuples(short, short) | st.tuples(long, long))
+        second = draw(st.sampled_from([first, second]))
+        other = draw(st.integers(0, layers))
+        transfers.append([first] * other + [second] * (layers - other))
+    return steps, transfers
+
+
+@given(alike_layers())
+@settings(max_examples=1500, deadline=None)
+def test_layers_passed_over_equal_layers_computed(
+    case: tuple[list[StepTimes], list[list[int]]],
+) -> None:
+    """A step in which no two layers are of one group gives the same times, layer by layer."""
+    steps, transfers = case
+    layers = len(transfers[0])
+    brief, full = new_state(layers), new_state(layers)
+    for times, transfer in zip(steps, transfers, strict=True):
+        kinds, group = np.unique(np.array(transfer, dtype=np.int64), return_inverse=True)
+        out, marks = one_step(brief, times, kinds, group)
+        each = np.array(transfer, dtype=np.int64)
+        full_out, full_marks = one_step(full, times, each, np.arange(layers))
+        np.testing.assert_array_equal(out, full_out)
+        np.testing.assert_array_equal(marks, full_marks)
+        np.testing.assert_array_equal(brief.transfer_end, full.transfer_end)
+
+
+@given(alike_layers())
+@settings(max_examples=100, deadline=None)
+def test_alike_layers_equal_events(case: tuple[list[StepTimes], list[list[int]]]) -> None:
+    """Layers passed over end when those of the event queue do."""
+    steps, transfers = case
+    twin = EventPipeline(steps, transfers)
+    assert twin.run() == [int(out[OUT_END]) for out in compiled(steps, transfers)]
 
 
 @given(pipelines())
@@ -167,7 +231,7 @@ def test_a_slot_is_not_overwritten_before_it_is_read() -> None:
     state = new_state(1)
     out = np.zeros(OUT_COLUMNS, dtype=np.int64)
     marks = np.zeros((1, 12), dtype=np.int64)
-    run_step(state, step_times(attention=500), np.array([10]), out, marks)
+    run_step(state, step_times(attention=500), np.array([10]), np.array([0]), out, marks)
     attention_end, move_start = marks[0, 3], marks[0, 10]
     assert 500 == attention_end
     assert move_start >= attention_end
@@ -179,3 +243,51 @@ def test_one_late_layer_delays_the_step() -> None:
     results = compiled([times, times], [[0, 1_000, 0, 0], [0, 0, 0, 0]])
     # Layer 1 of step 0 is read at 50 and moves until 1,050; step 1 needs it at 120 + 40.
     assert 1_050 - 160 == results[1][OUT_WAIT]
+
+
+def layers_computed(
+    monkeypatch: pytest.MonkeyPatch, times: StepTimes, move: int, layers: int
+) -> int:
+    """Return how many layers of the tenth equal step are computed, not passed over."""
+    computed = []
+
+    def run_layer(*arguments: Any) -> int:
+        computed.append(arguments)
+        end: int = layer.run_layer(*arguments)
+        return end
+
+    monkeypatch.setattr(pipeline, "run_layer", run_layer)
+    monkeypatch.setattr(pipeline, "_run_layers", pipeline._run_layers.py_func)
+    state, kinds = new_state(layers), np.array([move], dtype=np.int64)
+    group, marks = np.zeros(layers, dtype=np.int64), np.zeros((layers, 12), dtype=np.int64)
+    out = np.zeros(OUT_COLUMNS, dtype=np.int64)
+    for _ in range(10):
+        computed.clear()
+        run_step.py_func(state, times, kinds, group, out, marks)
+    monkeypatch.undo()
+    return len(computed)
+
+
+@pytest.mark.parametrize(
+    ("move", "changes"),
+    [
+        (0, {}),
+        (100, {}),
+        (900, {}),
+        (100, {"rates": np.full((3, 3), RATE_ONE // 2, dtype=np.int64)}),
+        (900, {"rates": np.full((3, 3), RATE_ONE // 2, dtype=np.int64)}),
+        (100, {"join": True}),
+        (900, {"join": True}),
+        (100, {"on_demand": True}),
+        (100, {"next_layer": True}),
+        (100, {"correction": RATE_ONE // 4}),
+    ],
+)
+def test_cost_does_not_grow_with_equal_layers(
+    monkeypatch: pytest.MonkeyPatch, move: int, changes: dict[str, Any]
+) -> None:
+    """In a settled run few layers of a step are computed, however many there are."""
+    stages = {"qkv": 50, "attention": 100, "output_ffn": 150, "prediction": 60, "selection": 10}
+    times = step_times(lm_head=70, draft=30, launch_per_step=5, **{**stages, **changes})
+    counts = [layers_computed(monkeypatch, times, move, layers) for layers in (16, 64, 256)]
+    assert max(counts) <= 8, counts
