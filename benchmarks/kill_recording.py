@@ -59,11 +59,13 @@ def trial(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     attempts: list[dict[str, Any]] = []
     finished = False
     while not finished:
-        last = len(attempts) == arguments.kills
+        last = len(attempts) >= arguments.kills
         limit_s = None if last else dice.uniform(0.3, 1.0) * whole_s
         process = subprocess.Popen(again)
         try:
-            finished = process.wait(timeout=limit_s) == 0
+            if process.wait(timeout=limit_s) != 0:
+                sys.exit("the recording failed")
+            finished = True
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

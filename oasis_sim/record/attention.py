@@ -187,6 +187,8 @@ def _less_one(span: int | None) -> int | None:
 
 def masked_attention(inputs: LayerInput, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Attend keys and values [H, S, d] where a mask, [Q, S] or [Hq, Q, S], is true."""
+    if inputs.query.is_cuda:
+        return _grouped_attention(inputs, keys, values, mask)
     out: Tensor = scaled_dot_product_attention(
         inputs.query[None],
         keys[None],
@@ -196,6 +198,20 @@ def masked_attention(inputs: LayerInput, keys: Tensor, values: Tensor, mask: Ten
         enable_gqa=inputs.query.shape[0] != keys.shape[0],
     )
     return out[0]
+
+
+def _grouped_attention(inputs: LayerInput, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+    """Attend with the query heads of a group as more rows of their KV head.
+
+    On a GPU the kernels that take a mask and hold no score matrix want as many query as KV heads.
+    """
+    heads, group = keys.shape[0], inputs.query.shape[0] // keys.shape[0]
+    rows = mask.repeat(group, 1) if mask.dim() == 2 else mask.reshape(heads, -1, mask.shape[-1])
+    query = inputs.query.reshape(heads, -1, inputs.query.shape[2])
+    out: Tensor = scaled_dot_product_attention(
+        query[None], keys[None], values[None], attn_mask=rows[None], scale=inputs.scaling
+    )
+    return out[0].reshape(inputs.query.shape[0], -1, values.shape[2])
 
 
 def register_attention() -> None:
