@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
         "sweep": ("oasis_sim.cli.sweep:sweep", "Simulate a grid of scenarios into one table."),
         "plan": ("oasis_sim.cli.plan:plan", "Find the fewest GPUs that meet latency targets."),
+        "report": ("oasis_sim.cli.report:report", "Write a run, a sweep or a plan as one page."),
         "paper": ("oasis_sim.cli.paper:paper", "Put published numbers beside simulated ones."),
         "breakdown": (
             "oasis_sim.cli.roofs:breakdown",

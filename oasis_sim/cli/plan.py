@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.asked import options_shown, repeated
 from oasis_sim.cli.compare import for_scheme
 from oasis_sim.cli.options import (
     SCHEME_PARTS,
@@ -16,16 +18,20 @@ from oasis_sim.cli.options import (
     scenario_options_but_scheme,
     spec_from,
 )
-from oasis_sim.cli.plan_more import asked_about, crossovers_of, in_order
+from oasis_sim.cli.plan_more import asked_about, crossovers_of, evidence_of, in_order
+from oasis_sim.cli.report_files import check_place, format_of, write_report
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import TargetMissed, UsageError
 
 if TYPE_CHECKING:
+    from oasis_sim.plan.evidence import Evidence
     from oasis_sim.plan.plan_view import Plan
     from oasis_sim.plan.planner import Answer, Job
 
 DEFAULT_SCHEMES = "dense,oasis"
 FIRST_REQUESTS = 500
+UNSAID = ("workers", "quiet", "output_format", "reports", "force")
+"""Options that change nothing in the result: the command that repeats it goes without them."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -63,9 +69,19 @@ FIRST_REQUESTS = 500
     is_flag=True,
     help="Compare with dense at 1 to 256 requests at once, on the recommended card.",
 )
+@click.option(
+    "--report",
+    "reports",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a report (.html, .md, .csv); asks both of the above. Repeatable.",
+)
+@click.option("--force", is_flag=True, help="Replace existing files of --report.")
 @scenario_options_but_scheme
 @output_options
-def plan(**values: Any) -> None:
+@click.pass_context
+def plan(ctx: click.Context, /, **values: Any) -> None:
     """Find the fewest GPUs that meet latency targets at a rate, by simulation.
 
     The load is --rate with --context and --output-tokens, or --workload. For each card and scheme
@@ -76,17 +92,23 @@ def plan(**values: Any) -> None:
 
     A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'. docs/planning.md has the rules.
     """
-    from oasis_sim.plan.plan_view import Plan
+    from oasis_sim.plan.plan_view import Asked, Plan
     from oasis_sim.plan.prices import Prices, read_prices
 
+    for path in values["reports"]:
+        format_of(path)
+        check_place(path, force=values["force"])
     prices = Prices() if values["price_file"] is None else read_prices(values["price_file"])
     jobs = jobs_of(values)
-    found = Plan(answers_of(jobs, values), prices)
-    if values["sensitivity"]:
+    asked = Asked(repeated(ctx, UNSAID), options_shown(ctx, UNSAID), fingerprints_of(jobs))
+    found = Plan(answers_of(jobs, values), prices, asked)
+    if values["sensitivity"] or values["reports"]:
         found = asked_about(found, values)
-    if values["where_offload_pays"]:
-        found = replace(found, crossovers=crossovers_of(found, values))
-    show(found, values["output_format"])
+    evidence = evidence_of(found, values) if values["reports"] else None
+    if evidence is not None or values["where_offload_pays"]:
+        found = replace(found, crossovers=crossovers_of(found, evidence, values))
+    write_reports(found, evidence, values)
+    show(found, evidence, values["output_format"])
     if not found.ranked():
         raise TargetMissed("no fleet meets the targets; what is missing is listed above")
 
@@ -141,7 +163,26 @@ def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]
     return tuple(in_order(make_planner, jobs, values, "searching"))
 
 
-def show(found: Plan, output_format: str) -> None:
+def fingerprints_of(jobs: Sequence[Job]) -> dict[str, dict[str, str]]:
+    """Return the fingerprints of what the jobs read, by card."""
+    from oasis_sim.plan.inputs import Inputs
+    from oasis_sim.report.config import fingerprints
+
+    inputs = Inputs()
+    return {job.spec.profile: fingerprints(inputs.scenario(job.spec)) for job in jobs}
+
+
+def write_reports(found: Plan, evidence: Evidence | None, values: Mapping[str, Any]) -> None:
+    """Write the plan's report into each file that was asked for."""
+    from oasis_sim.plan.plan_json import as_json
+    from oasis_sim.report.page.of_plan import plan_report
+
+    for path in values["reports"]:
+        write_report(plan_report(as_json(found, evidence)), path, format_of(path))
+        note(f"report: {path}", values["quiet"])
+
+
+def show(found: Plan, evidence: Evidence | None, output_format: str) -> None:
     """Print a plan; what the table says in sentences goes to standard error for CSV."""
     from oasis_sim.plan.plan_json import as_json
     from oasis_sim.plan.plan_view import chart_lines, rows, sentences
@@ -151,11 +192,12 @@ def show(found: Plan, output_format: str) -> None:
     from oasis_sim.text import one_line, plain
 
     if output_format == "json":
-        sys.stdout.write(json_text(as_json(found)))
+        sys.stdout.write(json_text(as_json(found, evidence)))
         return
     if output_format == "csv":
         fleets = [dict(each) for each in as_json(found)["fleets"]]
         for each in fleets:
+            each.pop("replica")
             for target in each.pop("targets"):
                 each[f"{target['name']}_ms"] = target["value_ms"]
         names = list(dict.fromkeys(name for each in fleets for name in each))

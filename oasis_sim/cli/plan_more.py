@@ -11,6 +11,8 @@ from oasis_sim.cli.terminal import points_done
 
 if TYPE_CHECKING:
     from oasis_sim.plan.crossover import Crossover
+    from oasis_sim.plan.evidence import Evidence, Run
+    from oasis_sim.plan.outcome import Outcome
     from oasis_sim.plan.plan_view import Plan
 
 J = TypeVar("J")
@@ -50,17 +52,17 @@ def asked_about(plan: Plan, values: Mapping[str, Any]) -> Plan:
     return replace(plan, findings=findings, reach=reach)
 
 
-def crossovers_of(plan: Plan, values: Mapping[str, Any]) -> tuple[Crossover, ...]:
-    """Compare every offloading scheme of the plan with dense on the recommended card."""
-    from oasis_sim.plan.crossover import (
-        border_jobs,
-        crossover,
-        make_border_finder,
-        on_same_gpus,
-        specs,
-    )
+def crossovers_of(
+    plan: Plan, evidence: Evidence | None, values: Mapping[str, Any]
+) -> tuple[Crossover, ...]:
+    """Compare every offloading scheme of the plan with dense on the recommended card.
+
+    What a report has simulated already is taken from it; other contexts are looked at with
+    `--where-offload-pays` only.
+    """
+    from oasis_sim.plan.crossover import border_jobs, crossover, make_border_finder
+    from oasis_sim.plan.evidence import curves_of
     from oasis_sim.plan.inputs import Inputs
-    from oasis_sim.plan.outcome import make_simulator
     from oasis_sim.plan.probe import mean_sizes
 
     ranked = plan.ranked()
@@ -76,15 +78,30 @@ def crossovers_of(plan: Plan, values: Mapping[str, Any]) -> tuple[Crossover, ...
         return ()
     scenario = Inputs().scenario(best)
     sizes = mean_sizes(scenario.workload)
-    loops = [specs(on_same_gpus(best), sizes)]
-    loops += [specs(on_same_gpus(best, spec), sizes) for spec in schemes]
-    flat = [spec for loop in loops for spec in loop]
-    outcomes = in_order(make_simulator, flat, values, "comparing with dense")
+    curves: Mapping[str, Mapping[int, Outcome]]
+    if evidence is None:
+        curves = curves_of(best, schemes, sizes, _runner("comparing with dense", values))
+    else:
+        curves = evidence.curves
     jobs = border_jobs(best, schemes, sizes, scenario.model.max_context)
-    borders = in_order(make_border_finder, jobs, values, "comparing at other contexts")
-    size = len(loops[0])
-    groups = [outcomes[start : start + size] for start in range(0, len(outcomes), size)]
+    asked = jobs if values["where_offload_pays"] else []
+    borders = in_order(make_border_finder, asked, values, "comparing at other contexts")
+    names = [spec.scheme.name for spec in schemes]
+    dense = [*curves["dense"].values()]
     return tuple(
-        crossover(spec.scheme.name, group, groups[0], sizes[0], borders)
-        for spec, group in zip(schemes, groups[1:], strict=True)
+        crossover(name, [*curves[name].values()], dense, sizes[0], borders) for name in names
     )
+
+
+def evidence_of(plan: Plan, values: Mapping[str, Any]) -> Evidence | None:
+    """Simulate what a report shows of the recommended card."""
+    from oasis_sim.plan.evidence import gather
+
+    return gather(plan, _runner("drawing curves", values))
+
+
+def _runner(title: str, values: Mapping[str, Any]) -> Run:
+    """Return a function that simulates scenarios on all cores, in their order."""
+    from oasis_sim.plan.outcome import make_simulator
+
+    return lambda specs: in_order(make_simulator, specs, values, title)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from oasis_sim.plan.store import Store
     from oasis_sim.plan.sweep import Cell, Runner, Shard
     from oasis_sim.plan.table import Row
+    from oasis_sim.report.page.document import Curves
 
 SWEEPS = Path("sweeps")
 MOST_BARS = 40
@@ -205,18 +206,33 @@ def show(cells: Sequence[Cell], store: Store, values: Mapping[str, Any]) -> int:
 
 
 def chart_lines(rows: Sequence[Row]) -> list[str]:
-    """Return the throughput of each point as bars, where a terminal has room for them."""
+    """Return throughput as bars, where a terminal has room for them, and the Pareto plot."""
     from oasis_sim.report.chart import Bar, draw
     from oasis_sim.report.numbers import NOTHING, number
+    from oasis_sim.report.page.plain_plot import plot
 
     bars = []
     for row in rows:
         label = " ".join(NOTHING if text is None else text for text in row.point.values())
         value = row.cells().get("throughput.output_tokens_per_s")
         bars.append(Bar(label, value, row.status if value is None else number(value)))
-    if not 2 <= len(bars) <= MOST_BARS or all(bar.value is None for bar in bars):
+    known = [bar for bar in bars if bar.value is not None]
+    if len(known) < 2:
         return []
-    return ["", *draw(f"output tokens/s by {', '.join(rows[0].point)}", bars)]
+    lines = ["", *draw(f"output tokens/s by {', '.join(rows[0].point)}", bars)]
+    curves = pareto_curves(rows)
+    return (lines if len(bars) <= MOST_BARS else []) + (["", *plot(curves)] if curves else [])
+
+
+def pareto_curves(rows: Sequence[Row]) -> Curves | None:
+    """Return tokens/s of a GPU over those of a user, None where no number is varied."""
+    from oasis_sim.report.page.of_sweep import SweepPoint, pareto_of
+
+    points = [
+        SweepPoint(row.point, None if row.outcome is None else row.outcome.summary, row.status)
+        for row in rows
+    ]
+    return pareto_of(points)
 
 
 def headlines(rows: Sequence[Row]) -> list[list[str]]:

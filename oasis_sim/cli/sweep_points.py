@@ -40,7 +40,7 @@ def canonical_grid(file: str | None, vary: Sequence[str], values: Mapping[str, A
 
     parameters = scenario_parameters()
     grid = Grid() if file is None else read_grid(file)
-    given = {name: _text(option, values) for name, option in parameters.items()}
+    given = {name: text_of(option, values) for name, option in parameters.items()}
     varied = dict(parse_vary(text) for text in vary)
     if len(varied) < len(vary):
         raise UsageError("an option is varied twice; give all its values in one --vary")
@@ -52,7 +52,7 @@ def canonical_grid(file: str | None, vary: Sequence[str], values: Mapping[str, A
     return Grid(base, axes).in_order(list(parameters))
 
 
-def _text(option: click.Option, values: Mapping[str, Any]) -> str | None:
+def text_of(option: click.Option, values: Mapping[str, Any]) -> str | None:
     """Return the value of an option as the text that gives it again."""
     value = values[str(option.name)]
     if value is None or value == ():

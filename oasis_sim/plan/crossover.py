@@ -9,8 +9,8 @@ from fractions import Fraction
 from oasis_sim.engine.spec import CLOSED_LOOP, ScenarioSpec
 from oasis_sim.plan.outcome import Outcome, make_simulator
 from oasis_sim.plan.search import smallest
-from oasis_sim.report.chart import Bar
 from oasis_sim.report.numbers import count, number
+from oasis_sim.report.page.document import Axis, Curves, Line, Point
 from oasis_sim.scheme import load_scheme
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -166,13 +166,16 @@ class Crossover:
     def _pair(self, at: int) -> str:
         return f"{number(self.offload[at])} against {number(self.dense[at])} tokens/s at {at}"
 
-    def bars(self) -> list[Bar]:
-        """Return both throughputs by concurrency."""
-        return [
-            Bar(f"{at} {name}", values[at], number(values[at]))
-            for at in self.offload
-            for name, values in (("dense", self.dense), (self.scheme, self.offload))
-        ]
+
+def throughputs(crossovers: Sequence[Crossover]) -> Curves:
+    """Return the throughput of dense and of each scheme over requests at once."""
+    rates = {"dense": crossovers[0].dense, **{each.scheme: each.offload for each in crossovers}}
+    lines = tuple(
+        Line(name, tuple(Point(at, value) for at, value in each.items() if value is not None))
+        for name, each in rates.items()
+    )
+    at_once = Axis("requests at once", log=True)
+    return Curves(at_once, Axis("output tokens/s of a replica"), lines)
 
 
 def crossover(

@@ -7,23 +7,27 @@ from typing import Any
 
 from oasis_sim import __version__
 from oasis_sim.metrics.distribution import significant
+from oasis_sim.plan.evidence import Evidence
 from oasis_sim.plan.needs import LINKS, energy_kwh_per_million_tokens
 from oasis_sim.plan.plan_view import Plan, binding, run_command, sentences
 from oasis_sim.plan.planner import Fleet, shortfall
 from oasis_sim.plan.probe import Probe
-from oasis_sim.plan.sensitivity import Finding, Reach
+from oasis_sim.plan.sensitivity import TITLES, Finding, Reach
 from oasis_sim.plan.slo import Reading
 from oasis_sim.units import PS_PER_MS
 
 SCHEMA_VERSION = 1
 
 
-def as_json(plan: Plan) -> dict[str, Any]:
-    """Return the plan as plain values."""
+def as_json(plan: Plan, evidence: Evidence | None = None) -> dict[str, Any]:
+    """Return the plan as plain values, with what a report shows besides where it is there."""
     ranked = plan.ranked()
     return {
         "schema_version": SCHEMA_VERSION,
         "oasis_sim_version": __version__,
+        "command": plan.asked.command,
+        "inputs": dict(plan.asked.inputs),
+        "fingerprints": {name: dict(each) for name, each in plan.asked.fingerprints.items()},
         "targets": [
             {"name": target.name, "limit_ms": target.limit_ps / PS_PER_MS}
             for target in plan.answers[0].job.targets
@@ -60,6 +64,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             }
             for each in plan.crossovers
         ],
+        "evidence": None if evidence is None else evidence.to_json(),
         "sentences": sentences(plan),
     }
 
@@ -89,6 +94,7 @@ def _fleet_json(plan: Plan, fleet: Fleet) -> dict[str, Any]:
         else significant(energy),
         "gpu_power_w": fleet.gpu_power_w,
         "command": run_command(fleet),
+        "replica": dict(probe.summary),
     }
 
 
@@ -118,6 +124,7 @@ def _finding_json(finding: Finding, before: Probe) -> dict[str, Any]:
     same = finding.same
     return {
         "change": finding.question.kind,
+        "title": TITLES[finding.question.kind],
         "gpus": finding.gpus,
         "same_fleet_meets": None if same is None else same.met,
         "same_fleet_targets": []

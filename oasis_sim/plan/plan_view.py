@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from oasis_sim.engine.spec import POISSON
-from oasis_sim.plan.crossover import Crossover
+from oasis_sim.plan.crossover import Crossover, throughputs
 from oasis_sim.plan.needs import needs
 from oasis_sim.plan.planner import Answer, Fleet, bracket_words, shortfall
 from oasis_sim.plan.prices import Prices
@@ -15,6 +16,7 @@ from oasis_sim.plan.sensitivity import Finding, Reach
 from oasis_sim.plan.slo import Reading
 from oasis_sim.report.chart import Bar, draw
 from oasis_sim.report.numbers import NOTHING, count, gibibytes, milliseconds, number, percent
+from oasis_sim.report.page.plain_plot import plot
 from oasis_sim.report.why import limits_of
 
 HEADER = (
@@ -35,11 +37,21 @@ ALTERNATIVES = 3
 
 
 @dataclass(frozen=True)
+class Asked:
+    """Hold the command that repeats a plan, its options, and the inputs' fingerprints by card."""
+
+    command: str = ""
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    fingerprints: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Plan:
     """Hold all answers, the user's prices, and what else was asked about the best fleet."""
 
     answers: tuple[Answer, ...]
     prices: Prices
+    asked: Asked = field(default_factory=Asked)
     findings: tuple[Finding, ...] = ()
     reach: Reach | None = None
     crossovers: tuple[Crossover, ...] = ()
@@ -131,9 +143,7 @@ def chart_lines(plan: Plan) -> list[str]:
         for fleet in plan.ranked()
     ]
     lines = ["", *draw("GPUs", fleets)] if len(fleets) > 1 else []
-    for each in plan.crossovers:
-        lines += ["", *draw("output tokens/s by requests at once", each.bars())]
-    return lines
+    return lines if not plan.crossovers else [*lines, "", *plot(throughputs(plan.crossovers))]
 
 
 def name_of(fleet: Fleet) -> str:

@@ -23,6 +23,7 @@ from oasis_sim.fileio import (
 )
 from oasis_sim.metrics import requests_table, steps_table
 from oasis_sim.report.csvfile import write_table
+from oasis_sim.report.timeline import FILE_NAME as TIMELINE_NAME
 from oasis_sim.report.timeline import write_timeline
 
 VERSION = 1
@@ -57,7 +58,7 @@ def run_files(result: RunResult, config: str, summary: Mapping[str, Any]) -> dic
         SUMMARY_NAME: json_text(summary),
         "steps.csv": write_table(steps_table(result.steps)),
         "requests.csv": write_table(requests_table(result.requests)),
-        "timeline.json": write_timeline(result),
+        TIMELINE_NAME: write_timeline(result),
     }
     files = {name: text.encode("utf-8") for name, text in texts.items()}
     if result.schedule is not None:

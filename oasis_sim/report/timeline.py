@@ -19,6 +19,7 @@ from oasis_sim.errors import RunFailed
 from oasis_sim.metrics.describe import describe_traces
 from oasis_sim.text import plain
 
+FILE_NAME = "timeline.json"
 PS_PER_NS = 1_000
 NS_PER_US = 1_000
 

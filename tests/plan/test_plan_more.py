@@ -212,7 +212,7 @@ def test_where_offload_pays_is_what_run_says(
         assert rate == found[key][found["concurrency"].index(4)]
     assert main(["plan", *LOAD, "--where-offload-pays"]) == 0
     shown = capsys.readouterr().out
-    assert "output tokens/s by requests at once" in shown
+    assert "x: requests at once\n  A dense\n  B oasis\n" in shown
     assert "oasis pays, by requests at once, at context 250:" in shown
 
 

@@ -1,0 +1,57 @@
+"""`oasis-sim report`: a run, a sweep or a plan as a page, as Markdown or as numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from oasis_sim.cli.report_files import (
+    REPORT_FORMATS,
+    as_text,
+    check_place,
+    format_of,
+    write_report,
+)
+from oasis_sim.cli.terminal import note
+
+PAGE = Path("report.html")
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.argument("source", metavar="DIR|PLAN.json")
+@click.option(
+    "--format",
+    "report_format",
+    type=click.Choice(REPORT_FORMATS),
+    help="html, md or csv.  [default: that of --out, else html]",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="File to write.  [default: report.html; md and csv go to standard output]",
+)
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--quiet", is_flag=True, help="No notes.")
+def report(
+    source: str, report_format: str | None, out: Path | None, force: bool, quiet: bool
+) -> None:
+    """Write what a run, a sweep or a plan says as one page that opens offline.
+
+    DIR is the --out of a run or a sweep; PLAN.json what 'plan --format json' prints (a plan writes
+    its report itself with --report). The page holds its figures, every number as CSV, the inputs
+    and the command that repeats it. 'md' is for a pull request, 'csv' holds all numbers.
+    """
+    from oasis_sim.cli.report_source import report_of
+
+    kind = report_format or ("html" if out is None else format_of(out))
+    place = PAGE if out is None and kind == "html" else out
+    if place is not None:
+        check_place(place, force=force)
+    found = report_of(source)
+    if place is None:
+        sys.stdout.write(as_text(found, kind))
+        return
+    write_report(found, place, kind)
+    note(f"report: {place}", quiet)

@@ -1,0 +1,1 @@
+"""Reports for people: one document, as a page, as Markdown, as numbers."""
