@@ -3,9 +3,10 @@
     python benchmarks/quality_smollm2.py MODEL.gguf TEXT BUDGET --out FILE.json [--steps 160]
 
 TEXT is prose, code or question: the texts of the shipped recordings, with their prompts, drawn with
-their temperatures and seeds, for more steps. Some minutes per call; ``--checkpoint FOLDER`` lets it
-go on after an interruption. The results are ``validation/quality-smollm2-*.json``;
-``benchmarks/quality_report.py`` reads them.
+their temperatures and seeds, for more steps. The working set is that of ``oasis-sim trace stats``:
+one sink block and the two newest blocks are always resident and count in the budget. Some minutes
+per call; ``--checkpoint FOLDER`` lets it go on after an interruption. The results are
+``validation/quality-smollm2-*.json``; ``benchmarks/quality_report.py`` reads them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from oasis_sim.record import (
     load_recorded_model,
     load_text,
 )
-from oasis_sim.scheme import load_scheme
+from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS
+from oasis_sim.scheme import load_scheme, with_options
 
 ROOT = Path(__file__).parents[1]
 RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
@@ -80,7 +82,13 @@ def main() -> None:
         drafters=("skip",),
         draft_budget_tokens=arguments.budget,
     )
-    schemes = vary_scheme(load_scheme("oasis"), [arguments.budget], RATIOS, PREDICTORS)
+    scheme = with_options(
+        load_scheme("oasis"),
+        sink_blocks=SINK_BLOCKS,
+        recent_blocks=RECENT_BLOCKS,
+        recent_in_budget=True,
+    )
+    schemes = vary_scheme(scheme, [arguments.budget], RATIOS, PREDICTORS)
     options = QualityOptions(decode, free_run=False)
     result = measure_quality(
         model, prompt, schemes, options, ProgressLines(sys.stderr), arguments.checkpoint
