@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
+    when = described()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         trace = root / "small.npz"
@@ -144,7 +145,7 @@ def main() -> None:
     failed = sum(bool(row["problems"]) for row in rows)
     kills = [kill for row in rows for kill in row["kills"]]
     result = {
-        **described(),
+        **when,
         "command": f"python benchmarks/kill_sweep.py --trials {asked.trials} --out {asked.out}",
         "points": POINTS,
         "undisturbed_s_by_workers": {str(n): round(s, 4) for n, s in takes_s.items()},
