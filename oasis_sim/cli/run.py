@@ -7,13 +7,15 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from oasis_sim.cli.options import (
+    disaggregation_from,
+    disaggregation_options,
     output_options,
     overridden_inputs,
     scenario_options,
@@ -24,9 +26,8 @@ from oasis_sim.errors import UsageError
 from oasis_sim.text import plain
 
 if TYPE_CHECKING:
-    from oasis_sim.engine.result import RunResult
     from oasis_sim.engine.scenario import Scenario
-    from oasis_sim.engine.spec import ScenarioSpec
+    from oasis_sim.engine.spec import DisaggregationSpec, ScenarioSpec
 
 RUNS = Path("runs")
 HASH_CHARACTERS = 10
@@ -37,6 +38,7 @@ HASH_CHARACTERS = 10
     "--config", metavar="FILE", help="Start from the config.yaml of a run; options override it."
 )
 @scenario_options
+@disaggregation_options
 @click.option(
     "--out",
     metavar="DIR",
@@ -82,10 +84,7 @@ def run_each(schemes: Sequence[str], values: Mapping[str, Any]) -> None:
 
 def run_one(values: Mapping[str, Any]) -> dict[str, Any]:
     """Simulate one scenario, write its directory and return its summary."""
-    from oasis_sim.engine import simulate
-    from oasis_sim.metrics import check_conservation, summarise
     from oasis_sim.report.config import write_config
-    from oasis_sim.report.directory import run_files
 
     started = time.time()
     quiet = values["quiet"]
@@ -93,12 +92,44 @@ def run_one(values: Mapping[str, Any]) -> dict[str, Any]:
     config = write_config(spec, scenario)
     place = RunPlace.choose(values["out"], values["force"], scenario, config)
     show_warnings(scenario, quiet)
+    if spec.disaggregation is None:
+        summary, files, tokens = on_one_node(scenario, config, quiet)
+    else:
+        summary, files, tokens = on_nodes(spec.disaggregation, scenario, config, quiet)
+    place.write(files, log_of(tokens, started), quiet)
+    return summary
+
+
+Outcome = tuple[dict[str, Any], dict[str, bytes], int]
+"""Summary, files of the run directory, output tokens."""
+
+
+def on_one_node(scenario: Scenario, config: str, quiet: bool) -> Outcome:
+    """Simulate prefill and decode on the same GPUs."""
+    from oasis_sim.engine import simulate
+    from oasis_sim.metrics import check_conservation, summarise
+    from oasis_sim.report.directory import run_files
+
     with simulation_bar("simulating", quiet) as progress:
         result = simulate(scenario, progress)
     check_conservation(result)
     summary = summarise(result)
-    place.write(run_files(result, config, summary), log_of(result, started), quiet)
-    return summary
+    return summary, run_files(result, config, summary), int(result.steps.output_tokens.sum())
+
+
+def on_nodes(nodes: DisaggregationSpec, scenario: Scenario, config: str, quiet: bool) -> Outcome:
+    """Simulate prefill and decode on nodes of their own."""
+    from oasis_sim.cluster import load_cluster, simulate_cluster
+    from oasis_sim.metrics import check_cluster, summarise_cluster
+    from oasis_sim.report.directory import cluster_files
+
+    cluster = load_cluster(nodes, scenario)
+    with simulation_bar("simulating", quiet) as progress:
+        result = simulate_cluster(scenario, cluster, progress)
+    check_cluster(result)
+    summary = summarise_cluster(result)
+    tokens = int(result.run.steps.output_tokens.sum())
+    return summary, cluster_files(result, config, summary), tokens
 
 
 def load(values: Mapping[str, Any]) -> tuple[ScenarioSpec, Scenario]:
@@ -106,13 +137,20 @@ def load(values: Mapping[str, Any]) -> tuple[ScenarioSpec, Scenario]:
     from oasis_sim.report.config import check_fingerprints, read_config
 
     if values["config"] is None:
-        spec = spec_from(values)
+        spec = with_nodes(spec_from(values), values)
         return spec, spec.scenario()
     config = read_config(values["config"])
-    spec = spec_from(values, config.spec)
+    spec = with_nodes(spec_from(values, config.spec), values)
     scenario = spec.scenario()
     check_fingerprints(config, scenario, except_for=overridden_inputs(values))
     return spec, scenario
+
+
+def with_nodes(spec: ScenarioSpec, values: Mapping[str, Any]) -> ScenarioSpec:
+    """Return a scenario with the nodes that options describe."""
+    return replace(
+        spec, disaggregation=disaggregation_from(values, spec.disaggregation, spec.scheme)
+    )
 
 
 @dataclass(frozen=True)
@@ -204,7 +242,7 @@ def show(summary: Mapping[str, Any], output_format: str) -> None:
         print_view(view_of(summary), sys.stdout)
 
 
-def log_of(result: RunResult, started: float) -> str:
+def log_of(tokens: int, started: float) -> str:
     """Return the text of `run.log`: when, where and how fast; no result depends on it."""
     import platform
 
@@ -213,7 +251,6 @@ def log_of(result: RunResult, started: float) -> str:
     from oasis_sim import __version__
 
     wall_s = time.time() - started
-    tokens = int(result.steps.output_tokens.sum())
     lines = {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "wall_s": f"{wall_s:.3f}",

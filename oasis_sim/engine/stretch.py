@@ -90,6 +90,7 @@ class StretchCosts(NamedTuple):
     next_layer: bool
     correction: int
     join: bool
+    idle: int
 
 
 @compiled
@@ -140,6 +141,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
         costs.join,
         costs.next_layer,
         costs.correction,
+        costs.idle,
     )
 
 
@@ -187,7 +189,31 @@ def _gather_blocks(
 
 
 @compiled
-def _advance_rows(rows: Rows, tables: WalkTables) -> int:
+def begin_step(
+    rows: Rows,
+    tables: WalkTables,
+    costs: StretchCosts,
+    transfer: Int64,
+    log: Int64,
+    quality: Float64,
+) -> StepTimes:
+    """Price a step of these rows; fill its transfers and what its log says of rows and blocks."""
+    log[LOG_NEEDED] = 0
+    log[LOG_ADMITTED] = 0
+    log[LOG_DENSE_CONTEXT] = _sum(rows.dense_context)
+    log[LOG_CONTEXT] = _sum(rows.context) + log[LOG_DENSE_CONTEXT]
+    times = _step_times(rows, costs)
+    base = _widest_cap(rows, tables, costs, times, tables.group.shape[0])
+    _gather_blocks(rows, tables, base, costs, transfer, log)
+    for column in range(quality.shape[0]):
+        quality[column] = 0.0
+        for row in rows.walk:
+            quality[column] += tables.quality[base + row, column]
+    return times
+
+
+@compiled
+def advance_rows(rows: Rows, tables: WalkTables) -> int:
     """Move every row on; return the tokens gained beside one per row."""
     extra = 0
     for i in range(len(rows.context)):
@@ -221,19 +247,9 @@ def run_stretch(
     """
     transfer = np.zeros(tables.group_size.shape[0], dtype=np.int64)
     for step in range(len(log)):
-        log[step, LOG_NEEDED] = 0
-        log[step, LOG_ADMITTED] = 0
-        log[step, LOG_DENSE_CONTEXT] = _sum(rows.dense_context)
-        log[step, LOG_CONTEXT] = _sum(rows.context) + log[step, LOG_DENSE_CONTEXT]
-        times = _step_times(rows, costs)
-        base = _widest_cap(rows, tables, costs, times, tables.group.shape[0])
-        _gather_blocks(rows, tables, base, costs, transfer, log[step])
-        for column in range(quality.shape[1]):
-            quality[step, column] = 0.0
-            for row in rows.walk:
-                quality[step, column] += tables.quality[base + row, column]
+        times = begin_step(rows, tables, costs, transfer, log[step], quality[step])
         run_step(state, times, transfer, tables.group, log[step], marks)
-        log[step, LOG_EXTRA] = _advance_rows(rows, tables)
+        log[step, LOG_EXTRA] = advance_rows(rows, tables)
         if state.scalars[NOW] >= limit_ps:
             return step + 1
     return len(log)

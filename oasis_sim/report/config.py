@@ -8,6 +8,7 @@ stands there with all its parts.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
 from collections.abc import Collection, Mapping
@@ -21,9 +22,11 @@ from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.spec import (
     CLOSED_LOOP,
     DEFAULT_CONCURRENCY,
+    DEFAULT_NETWORK,
     FILE,
     LOAD_KINDS,
     POISSON,
+    DisaggregationSpec,
     LoadSpec,
     ScenarioSpec,
 )
@@ -47,6 +50,7 @@ from oasis_sim.workload.workload import LARGEST_REQUESTS, LARGEST_TOKENS
 
 FORMAT = "oasis-config"
 VERSION = 1
+MOST_NODES = 4_096
 HEADER = """\
 # A scenario in full. Run it again: oasis-sim run --config FILE
 # (fingerprints: of the inputs as they were read; remove a line to accept a changed input)
@@ -90,9 +94,35 @@ def write_config(spec: ScenarioSpec, scenario: Scenario) -> str:
         "seed": spec.seed,
         "max_steps": spec.max_steps,
         "scheme": spec.scheme.to_config(),
+        **_nodes(spec),
         "fingerprints": fingerprints(scenario),
     }
     return HEADER + dump_yaml(document)
+
+
+def _nodes(spec: ScenarioSpec) -> dict[str, Any]:
+    """Return the section of a disaggregated run, if it is one."""
+    nodes = spec.disaggregation
+    if nodes is None:
+        return {}
+    parts = dataclasses.asdict(nodes)
+    faults = parts.pop("faults")
+    return {"disaggregation": parts | ({"faults": list(faults)} if faults else {})}
+
+
+def _read_nodes(fields: Fields) -> DisaggregationSpec | None:
+    if not fields.has("disaggregation"):
+        return None
+    child = fields.child("disaggregation")
+    return DisaggregationSpec(
+        prefill=child.integer("prefill", low=1, high=MOST_NODES),
+        decode=child.integer("decode", low=1, high=MOST_NODES),
+        network=child.text("network", DEFAULT_NETWORK),
+        transfer=child.text("transfer", choices=("full", "partial")),
+        prefix_hits=child.number("prefix_hits", 0.0, high=1.0),
+        remote_bytes=_optional(child, "remote_bytes", low=0),
+        faults=child.texts("faults") if child.has("faults") else (),
+    )
 
 
 def read_config(path: str | Path) -> Config:
@@ -118,6 +148,7 @@ def read_config(path: str | Path) -> Config:
         host_link=fields.text("host_link") if fields.has("host_link") else None,
         seed=fields.integer("seed", defaults.seed, high=2**32 - 1),
         max_steps=_optional(fields, "max_steps", low=1, high=LARGEST_TOKENS),
+        disaggregation=_read_nodes(fields),
     )
     _check_together(fields, spec)
     recorded: dict[str, str] = {}

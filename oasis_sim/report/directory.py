@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from oasis_sim import __version__
+from oasis_sim.cluster.result import ClusterResult
 from oasis_sim.engine.result import RunResult
 from oasis_sim.fileio import (
     LOG_NAME,
@@ -21,15 +22,22 @@ from oasis_sim.fileio import (
     AtomicDirectory,
     in_the_way,
 )
-from oasis_sim.metrics import requests_table, steps_table
+from oasis_sim.metrics import (
+    cluster_requests_table,
+    cluster_steps_table,
+    requests_table,
+    steps_table,
+    timeline_table,
+)
 from oasis_sim.report.csvfile import write_table
-from oasis_sim.report.timeline import FILE_NAME as TIMELINE_NAME
 from oasis_sim.report.timeline import write_timeline
 
 VERSION = 1
 CONFIG_NAME = "config.yaml"
 SUMMARY_NAME = "summary.json"
 SCHEDULE_NAME = "schedule.npz"
+MOST_STEPS = 100_000
+"""Steps of a disaggregated run that are written out one by one."""
 
 
 def json_text(value: Any) -> str:
@@ -58,12 +66,32 @@ def run_files(result: RunResult, config: str, summary: Mapping[str, Any]) -> dic
         SUMMARY_NAME: json_text(summary),
         "steps.csv": write_table(steps_table(result.steps)),
         "requests.csv": write_table(requests_table(result.requests)),
-        TIMELINE_NAME: write_timeline(result),
+        "timeline.json": write_timeline(result),
     }
     files = {name: text.encode("utf-8") for name, text in texts.items()}
     if result.schedule is not None:
         files[SCHEDULE_NAME] = result.schedule.to_bytes()
     return files
+
+
+def cluster_files(
+    result: ClusterResult, config: str, summary: Mapping[str, Any]
+) -> dict[str, bytes]:
+    """Return the files of a disaggregated run that depend on its scenario alone, by name.
+
+    `nodes.csv` is what was sent and held over time; `timeline.json` shows the first decode node.
+    Very many steps are left out of `steps.csv`, which then holds the first MOST_STEPS of them.
+    """
+    first = result.first_node()
+    texts = {
+        CONFIG_NAME: config,
+        SUMMARY_NAME: json_text(summary),
+        "steps.csv": write_table(cluster_steps_table(result, MOST_STEPS)),
+        "requests.csv": write_table(cluster_requests_table(result)),
+        "nodes.csv": write_table(timeline_table(result)),
+        "timeline.json": write_timeline(first),
+    }
+    return {name: text.encode("utf-8") for name, text in texts.items()}
 
 
 def manifest_of(files: Mapping[str, bytes]) -> dict[str, Any]:

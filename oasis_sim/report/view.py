@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oasis_sim.metrics import SAMPLES_FOR_P99
+from oasis_sim.report.between_nodes import between_nodes, cluster_text
 from oasis_sim.report.memory_rows import batch_limit, memory
 from oasis_sim.report.numbers import (
     count,
@@ -49,6 +50,7 @@ def view_of(summary: Summary) -> View:
         Section("", _speed(summary)),
         Section("PCIe per GPU", _traffic(summary)),
         Section("Memory per GPU", memory(summary)),
+        Section("Between nodes", between_nodes(summary)),
         Section("Working set, per KV head, layer and step", _working_set(summary)),
         Section("Quality proxies, read off the trace; not accuracy", _quality(summary)),
         Section("Requests", _requests(summary)),
@@ -67,7 +69,7 @@ def _heading(summary: Summary) -> str:
     gpus = f" x{scenario['tp']}" if scenario["tp"] > 1 else ""
     parts = (
         f"{scenario['scheme']} on {scenario['model']}",
-        f"{scenario['profile']}{gpus}, engine {scenario['engine']}",
+        f"{scenario['profile']}{gpus}, engine {scenario['engine']}{cluster_text(summary)}",
         _lengths(scenario),
         f"{counted(scenario['requests'], 'request')}, {_admission(scenario)}",
         f"trace {trace['name']} ({trace['origin']})" if trace["name"] else "no trace",
@@ -181,7 +183,6 @@ def _traffic(summary: Summary) -> tuple[Row, ...]:
     rows = [
         _link("Host to GPU", links["pcie_h2d"], f" by {scenario['transport']}"),
         _link("GPU to host", links["pcie_d2h"]),
-        _link("Network", links["network"]),
     ]
     shown = [row for row in rows if row is not None]
     if shown:

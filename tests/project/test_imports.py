@@ -30,12 +30,13 @@ RANKS = {
     "residency": 3,
     "record": 3,
     "engine": 4,
-    "metrics": 5,
-    "report": 6,
-    "paper": 7,
-    "plan": 7,
-    "quality": 7,
-    "cli": 8,
+    "cluster": 5,
+    "metrics": 6,
+    "report": 7,
+    "paper": 8,
+    "plan": 8,
+    "quality": 8,
+    "cli": 9,
 }
 # These compare execution with simulation, so they run it; nothing that executes does.
 COMPARING = ("calibrate.py", "calibrate_transport.py", "default_run.py", "predict.py")

@@ -1,0 +1,7 @@
+"""Prefill and decode on nodes of their own: KV over the network, remote partial fetching."""
+
+from oasis_sim.cluster.plan import Cluster, load_cluster
+from oasis_sim.cluster.result import ClusterResult
+from oasis_sim.cluster.simulate import simulate_cluster
+
+__all__ = ["Cluster", "ClusterResult", "load_cluster", "simulate_cluster"]

@@ -1,0 +1,119 @@
+"""What happens when something breaks: links slow down, prefill nodes die, requests start again."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import simpy
+
+from oasis_sim.cluster.faults import FOREVER_PS, LinkFault, PrefillFault, node_number
+from oasis_sim.cluster.visit import Stage, Visit
+
+if TYPE_CHECKING:
+    from oasis_sim.cluster.prefill import PrefillNode
+    from oasis_sim.cluster.serving import ClusterLoop
+
+
+class Recovery:
+    """Let the faults of a run happen.
+
+    When a prefill node dies, all KV that it kept is gone. Decode nodes that fetch from it stand
+    still until the time-out; then the requests concerned start again on another node, and what
+    they have generated is computed once more with their prompts.
+    """
+
+    def __init__(self, loop: ClusterLoop) -> None:
+        self._loop = loop
+
+    def start(self) -> None:
+        """Plan all faults."""
+        faults = self._loop.cluster.faults
+        for link in faults.links:
+            self._loop.env.process(self._slow(link))
+        for death in faults.prefill:
+            self._loop.env.process(self._death(death))
+
+    def _slow(self, fault: LinkFault) -> Generator[simpy.Event, Any, None]:
+        loop, cluster = self._loop, self._loop.cluster
+        number = node_number(fault.node, cluster.prefill, cluster.decode)
+        assert number is not None
+        yield loop.env.timeout(fault.at_ps)
+        for share, until in ((fault.share, fault.until_ps), (1.0, FOREVER_PS)):
+            loop.transport.set_share(number, share)
+            for node in loop.decode:
+                node.poke()
+            if until < FOREVER_PS:
+                yield loop.env.timeout(until - fault.at_ps)
+            else:
+                return
+
+    def _death(self, fault: PrefillFault) -> Generator[simpy.Event, Any, None]:
+        loop = self._loop
+        node = loop.prefill[fault.node]
+        yield loop.env.timeout(fault.at_ps)
+        if node.alive:
+            self._dies(node)
+        if fault.until_ps < FOREVER_PS:
+            yield loop.env.timeout(fault.until_ps - fault.at_ps)
+            node.revive()
+            waiting, loop.homeless = loop.homeless, []
+            for visit in waiting:
+                loop.send_to_prefill(visit)
+
+    def _dies(self, node: PrefillNode) -> None:
+        """Lose what the node had: its queue, and every request that still needs its KV."""
+        loop, timeout = self._loop, self._loop.cluster.faults.timeout_ps
+        node.die()
+        mine = [visit for _, visit in sorted(loop.visits.items()) if visit.prefill == node.number]
+        for decode in loop.decode:
+            theirs = [
+                visit
+                for visit in mine
+                if visit.decode == decode.number
+                and visit.stage is Stage.DECODING
+                and visit.need is not None
+            ]
+            if theirs:
+                decode.stall(timeout)
+                decode.drop(theirs)
+        lost = [visit for visit in mine if visit.stage < Stage.DECODING]
+        for visit in lost:
+            self._undo(visit)
+        if lost:
+            loop.env.timeout(timeout).callbacks.append(lambda _: self._restart(lost))
+
+    def _undo(self, visit: Visit) -> None:
+        """Give back what a request holds that has not begun to decode."""
+        loop = self._loop
+        visit.life += 1
+        if visit.stage is not Stage.QUEUED:
+            loop.free_staging(visit)
+        if visit.stage is Stage.STAGED:
+            loop.decode[visit.decode].waiting.remove(visit)
+        elif visit.stage is Stage.SENDING:
+            loop.transport.cancel(visit)
+            arrived = loop.decode[visit.decode].arrived
+            if visit in arrived:
+                arrived.remove(visit)
+            loop.leave_decode(visit)
+        visit.stage = Stage.QUEUED
+
+    def come_back(self, visit: Visit) -> None:
+        """Start a request again that a decode node had to drop."""
+        visit.life += 1
+        self._loop.free_staging(visit)
+        self._loop.leave_decode(visit)
+        self._restart([visit])
+
+    def _restart(self, visits: list[Visit]) -> None:
+        """Queue requests again; prompt and output so far are prefilled."""
+        loop = self._loop
+        for visit in visits:
+            job = visit.job
+            visit.age, visit.stage = 0, Stage.QUEUED
+            job.target, job.context = job.prompt + job.generated, 0
+            loop.book.preempted(job)
+            loop.record.requests.recomputed_tokens[job.index] += job.target
+            loop.settle_need(visit)
+            loop.send_to_prefill(visit)

@@ -1,0 +1,302 @@
+"""Serving on prefill and decode nodes: from arrival over prefill and the network to the last token.
+
+A request goes to the prefill node with the least work in its queue and to the decode node that
+was given the fewest tokens so far. Its KV is sent when the decode node has room for it to its
+end, so that no request is ever preempted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import simpy
+
+from oasis_sim.cluster.decode import DecodeNode, Hooks
+from oasis_sim.cluster.growth import Growth
+from oasis_sim.cluster.plan import Cluster
+from oasis_sim.cluster.prefill import PrefillNode
+from oasis_sim.cluster.record import Record
+from oasis_sim.cluster.recovery import Recovery
+from oasis_sim.cluster.sizes import NodeSizes, fetch_prices
+from oasis_sim.cluster.steps import FetchCosts
+from oasis_sim.cluster.transport import Transport
+from oasis_sim.cluster.visit import Stage, Visit
+from oasis_sim.engine import log as columns
+from oasis_sim.engine.log import BATCH_COLUMNS
+from oasis_sim.engine.requests import RequestBook
+from oasis_sim.engine.result import MemoryPlan
+from oasis_sim.engine.walks import Walks
+from oasis_sim.errors import RunFailed
+
+Progress = Callable[[int, int], None]
+Int64 = npt.NDArray[np.int64]
+
+
+class ClusterLoop:
+    """Serve a workload on the nodes of a cluster."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        sizes: NodeSizes,
+        plan: MemoryPlan,
+        walks: Walks,
+        growth: Growth | None,
+        book: RequestBook,
+        progress: Progress | None,
+    ) -> None:
+        """Prepare idle nodes; `growth` says what partial fetching needs (None: full transfer)."""
+        self.env = simpy.Environment(initial_time=0)
+        self.cluster, self.sizes, self.book = cluster, sizes, book
+        self.record = Record(len(book), cluster.prefill, cluster.decode, sizes.block_layer)
+        self.recovery = Recovery(self)
+        self.prefill = [
+            PrefillNode(self.env, number, cluster.remote_bytes, self._begun, self._computed)
+            for number in range(cluster.prefill)
+        ]
+        self.decode = [
+            DecodeNode(self.env, number, sizes, plan, walks, self._hooks())
+            for number in range(cluster.decode)
+        ]
+        self.transport = Transport(self.env, cluster, self.record)
+        self.visits: dict[int, Visit] = {}
+        self.homeless: list[Visit] = []
+        self._walks, self._growth, self._progress = walks, growth, progress
+        self._slot: simpy.Event | None = None
+        self._over = self.env.event()
+        self._arriving = True
+        cost = sizes.cost
+        self._token_bytes = cost.share.host_bytes_token(cost.scheme)
+        self._written_token = sizes.kv_token if cost.scheme.offload else 0
+
+    def _hooks(self) -> Hooks:
+        return Hooks(self._fetch, self._commit, self._finish, self.recovery.come_back)
+
+    def run(self) -> None:
+        """Simulate until every request is done."""
+        for node in self.decode:
+            self.env.process(node.run())
+        self.env.process(self._arrivals())
+        self.recovery.start()
+        try:
+            self.env.run(until=self._over)
+        except RuntimeError:
+            if not self.homeless:
+                raise
+            raise RunFailed(
+                f"{len(self.homeless)} requests wait for a prefill node, and none is left: let one "
+                "come back (--fault prefill:node=0,at=...,for=...)"
+            ) from None
+        for node in self.decode:
+            if node.first_tokens:
+                self.record.late_tokens(node.number, int(self.env.now), node.first_tokens)
+
+    @property
+    def now_ps(self) -> int:
+        """Return the simulated time."""
+        return int(self.env.now)
+
+    def _arrivals(self) -> Generator[simpy.Event, Any, None]:
+        for index in range(len(self.book)):
+            delay = self.book.due_ps(index) - self.now_ps
+            if delay > 0:
+                yield self.env.timeout(delay)
+            while self.book.at_limit():
+                self._slot = self.env.event()
+                yield self._slot
+            visit = Visit(self.book.arrive(index, self.now_ps, self._walks))
+            self.visits[index] = visit
+            if self._admits(visit):
+                self.send_to_prefill(visit)
+        self._arriving = False
+        self._look_for_end()
+
+    def _admits(self, visit: Visit) -> bool:
+        """Refuse a request that no node could ever hold."""
+        job, sizes, node = visit.job, self.sizes, self.decode[0]
+        hbm = max(sizes.hbm_bytes(job.prompt, job.output), sizes.footprint.dense_bytes(job.prompt))
+        self.settle_need(visit)
+        if hbm <= node.hbm.capacity_bytes and visit.host_bytes <= node.host.capacity_bytes:
+            return True
+        host_room = node.host.capacity_bytes
+        self.book.reject(job, hbm, node.hbm.capacity_bytes, visit.host_bytes, host_room)
+        del self.visits[job.index]
+        self._free_slot()
+        return False
+
+    def settle_need(self, visit: Visit) -> None:
+        """Work out what a request takes on both nodes, for its present context."""
+        job, sizes = visit.job, self.sizes
+        left = job.remaining
+        partial = self._growth is not None and sizes.is_sparse(job.prompt)
+        visit.need = (
+            self._growth.need(job.index, visit.context) if self._growth and partial else None
+        )
+        visit.hbm_bytes = sizes.hbm_bytes(visit.context, left)
+        visit.host_bytes = 0
+        if sizes.is_sparse(job.prompt) and sizes.cost.scheme.offload:
+            visit.host_bytes = left * sizes.kv_token + self._prompt_bytes(visit, left)
+        visit.staged_bytes = visit.context * sizes.cost.share.model.kv_bytes_per_token
+        visit.prefill_ps = sizes.prefill_ps(visit.context)
+        if visit.need is not None:
+            visit.prefill_ps += sizes.extra_step_ps(visit.context)
+
+    def _prompt_bytes(self, visit: Visit, steps: int) -> int:
+        """Return the bytes of a prompt that the decode host holds after some steps."""
+        if visit.need is None:
+            return visit.context * self.sizes.kv_token
+        fetched = visit.need.fetched(steps, self._walks.tables.group_size)
+        return (visit.need.union + fetched) * self.sizes.block_layer
+
+    def send_to_prefill(self, visit: Visit) -> None:
+        """Give a request to a prefill node and name its decode node."""
+        alive = [node for node in self.prefill if node.alive]
+        if not alive:
+            self.homeless.append(visit)
+            return
+        node = min(alive, key=lambda n: (n.load_ps, n.number))
+        decode = min(self.decode, key=lambda n: (n.assigned_tokens, n.number))
+        decode.assigned_tokens += visit.job.prompt + visit.job.output
+        visit.decode = decode.number
+        node.enter(visit)
+
+    def _begun(self, visit: Visit) -> None:
+        """Note that a prefill begins: the node keeps the KV from now on."""
+        self.book.admitted(visit.job, self.now_ps)
+        self.prefill[visit.prefill].staging.change(visit.staged_bytes)
+        self.record.stage(visit.prefill, self.now_ps, visit.staged_bytes)
+        requests, index = self.record.requests, visit.job.index
+        requests.prefill_node[index], requests.decode_node[index] = visit.prefill, visit.decode
+        requests.prefill_start_ps[index] = self.now_ps
+
+    def _computed(self, visit: Visit) -> None:
+        """Take the first token (two with an extra step), and hand the request over."""
+        self.record.requests.prefill_end_ps[visit.job.index] = self.now_ps
+        self.record.prefill_busy_ps += visit.prefill_ps
+        job = visit.job
+        job.context = visit.context
+        tokens = min(job.remaining, 2 if visit.need is not None else 1)
+        job.generated += tokens
+        # A token's KV exists once the next one has been computed.
+        job.context += tokens - 1
+        node = self.decode[visit.decode]
+        node.first_tokens += tokens
+        if job.remaining == 0:
+            self.book.first_token(job, self.now_ps)
+            self.free_staging(visit)
+            self._end(visit)
+            return
+        visit.stage = Stage.STAGED
+        node.waiting.append(visit)
+        self.hand_over(node)
+
+    def hand_over(self, node: DecodeNode) -> None:
+        """Send what waits for a decode node, in order, as far as there is room."""
+        while node.waiting:
+            visit = node.waiting[0]
+            if visit.hbm_bytes > node.hbm.free_bytes or visit.host_bytes > node.host.free_bytes:
+                return
+            node.waiting.popleft()
+            node.hbm.change(visit.hbm_bytes)
+            node.host.change(visit.host_bytes)
+            visit.stage = Stage.SENDING
+            self.env.process(self._send(visit, node, visit.life))
+
+    def _send(self, visit: Visit, node: DecodeNode, life: int) -> Generator[simpy.Event, Any, None]:
+        """Carry a request's KV to its decode node; it joins the batch when all is there."""
+        union = visit.need.union if visit.need is not None else None
+        parts = self.sizes.parts(visit.context, union)
+        self.record.resident.change(self.now_ps, 1)
+        if visit.host_bytes:
+            visit.held_bytes = parts.kv.total_bytes
+            self.record.host(node.number, self.now_ps, visit.held_bytes)
+        yield from self.transport.carry(visit, parts, life)
+        if visit.life != life:
+            return
+        self.book.first_token(visit.job, self.now_ps)
+        if visit.need is None:
+            self.free_staging(visit)
+        load = self.sizes.load_ps(visit.job.prompt)
+        if load:
+            yield self.env.timeout(load)
+        if visit.life == life:
+            visit.age = 0
+            node.arrived.append(visit)
+            node.poke()
+
+    def _fetch(self, node: DecodeNode) -> FetchCosts:
+        """Return the price of fetches of a node's coming steps."""
+        network, faults = self.cluster.network, self.cluster.faults
+        together = self.transport.inbound(node.number)
+        fixed, block = fetch_prices(network, self.sizes.block_layer, together)
+        share = self.transport.share(self.cluster.prefill + node.number)
+        for visit in node.rows.visits if faults.links else ():
+            share = min(share, self.transport.share(visit.prefill))
+        return FetchCosts(fixed, block / share, faults.fetch_every, faults.fetch_delay_ps)
+
+    def _commit(self, node: DecodeNode, log: Int64, quality: npt.NDArray[np.float64]) -> None:
+        """Write down the steps of a decode node."""
+        batch = np.zeros((len(log), BATCH_COLUMNS), dtype=np.int64)
+        batch[:, columns.SPARSE] = node.rows.sparse
+        batch[:, columns.DENSE] = node.rows.dense
+        batch[0, columns.FIRST_TOKENS] = node.first_tokens
+        batch[:, columns.HBM_BYTES] = node.hbm.used_bytes
+        batch[:, columns.D2H_BYTES] = self._token_bytes * node.rows.sparse
+        node.first_tokens = 0
+        self.record.steps(node.number, log, quality, batch, self._written_token)
+        self.book.generated_total += len(log) * len(node.rows.visits)
+        if self._progress is not None:
+            self._progress(self.book.generated_total, self.book.expected_total)
+
+    def _finish(self, visit: Visit) -> None:
+        """Let a request go that has all its tokens."""
+        self.leave_decode(visit)
+        if visit.need is not None:
+            self.free_staging(visit)
+        self._end(visit)
+
+    def leave_decode(self, visit: Visit) -> None:
+        """Give back what a request holds of its decode node."""
+        node, index = self.decode[visit.decode], visit.job.index
+        node.hbm.change(-visit.hbm_bytes)
+        node.host.change(-visit.host_bytes)
+        held = visit.held_bytes
+        if visit.host_bytes and visit.age:
+            fetched = self._prompt_bytes(visit, visit.age) - visit.held_bytes
+            self.record.requests.fetched_bytes[index] += fetched
+            held += fetched + visit.age * self.sizes.kv_token
+        self.record.host(visit.decode, self.now_ps, -held)
+        self.record.resident.change(self.now_ps, -1)
+        visit.held_bytes = 0
+        self.hand_over(node)
+
+    def free_staging(self, visit: Visit) -> None:
+        """Give back what a request holds of its prefill node."""
+        node = self.prefill[visit.prefill]
+        node.staging.change(-visit.staged_bytes)
+        self.record.stage(visit.prefill, self.now_ps, -visit.staged_bytes)
+        node.look()
+
+    def _end(self, visit: Visit) -> None:
+        visit.stage = Stage.ENDED
+        self.book.finished(visit.job, self.now_ps)
+        del self.visits[visit.job.index]
+        self._free_slot()
+        self._look_for_end()
+
+    def _free_slot(self) -> None:
+        """Give the client its place back, after the time that it thinks."""
+        self.env.timeout(self.book.think_ps).callbacks.append(self._give_place)
+
+    def _give_place(self, _: simpy.Event) -> None:
+        self.book.give_places(1)
+        if self._slot is not None:
+            self._slot.succeed()
+            self._slot = None
+
+    def _look_for_end(self) -> None:
+        if not self._arriving and not self.visits and not self._over.triggered:
+            self._over.succeed()

@@ -1,0 +1,121 @@
+"""Decode steps that wait for blocks from another node: the engine's stretch, with the network.
+
+True misses are fetched one step ahead, aggregated by layer, and then gathered into HBM: the fetch
+of a layer stands in front of its gather, in the same first-in first-out stream.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from oasis_sim.compiled import compiled
+from oasis_sim.engine.pipeline import run_step
+from oasis_sim.engine.state import NOW, OUT_END, OUT_WAIT, PipelineState
+from oasis_sim.engine.stretch import (
+    LOG_COLUMNS,
+    LOG_EXTRA,
+    Rows,
+    StretchCosts,
+    WalkTables,
+    advance_rows,
+    begin_step,
+)
+
+LOG_REMOTE = LOG_COLUMNS
+REMOTE_COLUMNS = LOG_COLUMNS + 1
+
+Int64 = npt.NDArray[np.int64]
+Float64 = npt.NDArray[np.float64]
+
+
+class RemoteRows(NamedTuple):
+    """Hold what the sparse rows miss, one entry per row, updated in place.
+
+    `place` int64[B] is a row's place in `share` float64[N, G], which grows with every step;
+    `rest` float64[B, G] and `phase` float64[B] as in `growth.Need`; `fetches` int64[1] counts.
+    """
+
+    place: Int64
+    rest: Float64
+    phase: Float64
+    share: Float64
+    fetches: Int64
+
+
+class StepOut(NamedTuple):
+    """Receive what steps did: `log` int64[n, REMOTE_COLUMNS], `quality` float64[n, Q], marks.
+
+    As in ``stretch.run_stretch``; `log` has one column more, blocks of one layer (all heads) that
+    came over the network.
+    """
+
+    log: Int64
+    quality: Float64
+    marks: Int64
+
+
+class FetchCosts(NamedTuple):
+    """Give the price of a layer's fetch: once and per block; every `every`-th is `late` too."""
+
+    fixed: int
+    per_block: float
+    every: int
+    late: int
+
+
+@compiled
+def _fetch(remote: RemoteRows, fetch: FetchCosts, sizes: Int64, transfer: Int64, log: Int64) -> int:
+    """Add the fetches of this step to the transfers; return how long late ones hold it up."""
+    late = 0
+    if remote.share.shape[0] == 0:
+        return late
+    for group in range(transfer.shape[0]):
+        blocks = 0
+        for row in range(remote.place.shape[0]):
+            at, rest, phase = remote.place[row], remote.rest[row, group], remote.phase[row]
+            if rest == 0.0:
+                continue
+            before = np.floor(rest * remote.share[at, group] + phase)
+            blocks += int(np.floor(rest * remote.share[at + 1, group] + phase) - before)
+        if blocks > 0:
+            transfer[group] += fetch.fixed + round(blocks * fetch.per_block)
+            log[LOG_REMOTE] += blocks * sizes[group]
+            if fetch.every > 0:
+                old = remote.fetches[0] // fetch.every
+                remote.fetches[0] += sizes[group]
+                late += (remote.fetches[0] // fetch.every - old) * fetch.late
+    return late
+
+
+@compiled
+def run_remote_stretch(
+    state: PipelineState,
+    rows: Rows,
+    tables: WalkTables,
+    costs: StretchCosts,
+    remote: RemoteRows,
+    fetch: FetchCosts,
+    out: StepOut,
+) -> None:
+    """Run ``len(out.log)`` steps like ``stretch.run_stretch``, with the blocks of other nodes.
+
+    A row of `remote` without anything to fetch has `rest` 0.
+    """
+    log, quality, marks = out
+    transfer = np.zeros(tables.group_size.shape[0], dtype=np.int64)
+    for step in range(len(log)):
+        line = log[step]
+        times = begin_step(rows, tables, costs, transfer, line, quality[step])
+        line[LOG_REMOTE] = 0
+        late = _fetch(remote, fetch, tables.group_size, transfer, line)
+        run_step(state, times, transfer, tables.group, line, marks)
+        if late > 0:
+            state.scalars[NOW] += late
+            line[OUT_END] += late
+            line[OUT_WAIT] += late
+        line[LOG_EXTRA] = advance_rows(rows, tables)
+        for row in range(remote.place.shape[0]):
+            remote.place[row] += 1

@@ -1,0 +1,102 @@
+"""KV on its way between nodes: flows on the fabric, completions that are late or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import simpy
+
+from oasis_sim.cluster.plan import Cluster
+from oasis_sim.cluster.record import Record
+from oasis_sim.cluster.sizes import Parts
+from oasis_sim.cluster.visit import Visit
+from oasis_sim.engine.fabric import Fabric
+from oasis_sim.network import Transfer
+
+
+class Transport:
+    """Carry hand-overs over the network of a cluster and count what it moved."""
+
+    def __init__(self, env: simpy.Environment, cluster: Cluster, record: Record) -> None:
+        self.fabric = Fabric(env, cluster.network, cluster.nodes)
+        self._env, self._cluster, self._record = env, cluster, record
+        self._share = [1.0] * cluster.nodes
+        self._inbound = [0] * cluster.decode
+        self._completions = [0] * cluster.decode
+
+    def inbound(self, node: int) -> int:
+        """Return how many transfers are on their way to a decode node."""
+        return self._inbound[node]
+
+    def share(self, node: int) -> float:
+        """Return the share of its rate at which a node of the network runs."""
+        return self._share[node]
+
+    def set_share(self, node: int, share: float) -> None:
+        """Let the NICs of a node run at a share of their rate."""
+        self._share[node] = share
+        self.fabric.set_share(node, share)
+
+    def carry(self, visit: Visit, parts: Parts, life: int) -> Generator[simpy.Event, Any, None]:
+        """Send the parts of a hand-over side by side; end when the decode node knows of all."""
+        index = visit.job.index
+        requests, start = self._record.requests, int(self._env.now)
+        requests.sent_ps[index] = start
+        requests.union_bytes[index] = parts.kv.total_bytes
+        requests.gpu_bytes[index] = parts.gpu.total_bytes if parts.gpu else 0
+        todo = [parts.kv, *([parts.gpu] if parts.gpu else [])]
+        yield self._env.all_of([self._env.process(self._one(visit, p, life)) for p in todo])
+        if visit.life == life:
+            visit.flows.clear()
+            requests.ready_ps[index] = int(self._env.now)
+            self._record.hand_over_bytes += parts.total_bytes
+
+    def _one(
+        self, visit: Visit, transfer: Transfer, life: int
+    ) -> Generator[simpy.Event, Any, None]:
+        """Send one part, again if its completion is lost."""
+        faults = self._cluster.faults
+        while visit.life == life:
+            start = int(self._env.now)
+            yield from self._flow(visit, transfer, life)
+            late = self._is_hit(visit.decode)
+            if visit.life != life or faults.completion is None or not late:
+                return
+            if not faults.completion.lost:
+                yield self._env.timeout(faults.completion.delay_ps)
+                return
+            yield self._env.timeout(max(0, start + faults.timeout_ps - int(self._env.now)))
+            self._record.requests.resent_bytes[visit.job.index] += transfer.total_bytes
+            self._record.vain_bytes += transfer.total_bytes
+
+    def _flow(
+        self, visit: Visit, transfer: Transfer, life: int
+    ) -> Generator[simpy.Event, Any, None]:
+        start, decode = int(self._env.now), visit.decode
+        flow = self.fabric.send(visit.prefill, self._cluster.prefill + decode, transfer)
+        visit.flows.append(flow)
+        self._inbound[decode] += 1
+        yield flow.done
+        self._inbound[decode] -= 1
+        if visit.life == life:
+            self._record.network.add(start, int(self._env.now), float(transfer.total_bytes))
+
+    def cancel(self, visit: Visit) -> None:
+        """Give up the flows of a request whose node has died; what they moved was in vain."""
+        now = int(self._env.now)
+        for flow in visit.flows:
+            moved = flow.transfer.total_bytes
+            if flow.parts:
+                moved = self.fabric.cancel(flow)
+                self._inbound[visit.decode] -= 1
+            if not flow.done.triggered:
+                self._record.network.add(flow.start_ps, now, float(moved))
+            self._record.vain_bytes += moved
+        visit.flows.clear()
+
+    def _is_hit(self, decode: int) -> bool:
+        """Count a completion of a decode node; say whether it is one that fails."""
+        completion = self._cluster.faults.completion
+        self._completions[decode] += 1
+        return completion is not None and self._completions[decode] % completion.every == 0
