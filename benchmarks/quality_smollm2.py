@@ -91,7 +91,12 @@ def main() -> None:
     schemes = vary_scheme(scheme, [arguments.budget], RATIOS, PREDICTORS)
     options = QualityOptions(decode, free_run=False)
     result = measure_quality(
-        model, prompt, schemes, options, ProgressLines(sys.stderr), arguments.checkpoint
+        model,
+        prompt,
+        schemes,
+        options,
+        ProgressLines(sys.stderr),
+        checkpoint=arguments.checkpoint,
     )
     found = {
         "command": shlex.join(["python", "benchmarks/quality_smollm2.py", *shown(arguments)]),

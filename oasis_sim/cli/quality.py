@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -71,6 +71,7 @@ class _Job:
     predictor: tuple[str, ...]
     pool: float | None
     dtype: str
+    device: str
     threads: int
     checkpoint: Path | None
     quiet: bool
@@ -148,6 +149,13 @@ class _Job:
 )
 @click.option("--model-name", help="Name of the model.  [default: the file's or folder's name]")
 @click.option("--dtype", default="float32", show_default=True, help="float32 or bfloat16.")
+@click.option("--kv-16bit", is_flag=True, help="Round queries, keys and values to bfloat16.")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="cpu, cuda or cuda:N; a GPU attends, scans, selects and gathers by the project's kernels.",
+)
 @click.option(
     "--threads", type=int, default=1, show_default=True, help="CPU threads; more is often slower."
 )
@@ -212,14 +220,14 @@ def _options(schemes: Sequence[Scheme], free_run: bool, options: dict[str, Any])
     from oasis_sim.quality import QualityOptions
     from oasis_sim.record import RecordOptions
 
-    drafter = options.pop("drafter")
+    drafter, kv_16bit = options.pop("drafter"), options.pop("kv_16bit")
     decode = RecordOptions(
         block_tokens=schemes[0].block_tokens,
         draft_budget_tokens=schemes[0].block_tokens,
         drafters=(drafter,),
         **options,
     )
-    return QualityOptions(decode, free_run=free_run)
+    return QualityOptions(decode, free_run=free_run, kv_16bit=kv_16bit)
 
 
 def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> QualityResult:
@@ -231,11 +239,22 @@ def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> Qu
     text = recording.load_text(job.text, "not stated")
     show = no_progress if job.quiet else recording.ProgressLines(sys.stderr)
     model = recording.load_recorded_model(
-        job.model, dtype=job.dtype, threads=job.threads, name=job.model_name
+        job.model,
+        dtype=job.dtype,
+        threads=job.threads,
+        name=job.model_name,
+        device=job.device,
     )
     request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
     follow = options.decode.steps + 1 if options.decode.trajectory == "text" else 0
     prompt = recording.build_prompt(model.tokenizer, text, request, follow)
     if options.decode.trajectory == "text" and not prompt.following:
         raise UsageError("--trajectory text and --question contradict each other")
-    return measure_quality(model, prompt, schemes, options, show, job.checkpoint)
+    backend = None
+    if job.device != "cpu":
+        from gpu_exec.model.backend import open_backend
+
+        backend, options = open_backend(model), replace(options, kv_16bit=True)
+    return measure_quality(
+        model, prompt, schemes, options, show, checkpoint=job.checkpoint, backend=backend
+    )

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from oasis_sim.quality.options import QualityOptions, vary_scheme
 from oasis_sim.quality.result import CaseQuality, QualityResult
 from oasis_sim.record import Prompt, RecordedModel
 from oasis_sim.record.progress import ProgressCallback, no_progress
 from oasis_sim.scheme import Scheme
+
+if TYPE_CHECKING:
+    from oasis_sim.quality.backend import Backend
 
 __all__ = ["CaseQuality", "QualityOptions", "QualityResult", "measure_quality", "vary_scheme"]
 
@@ -23,9 +27,13 @@ def measure_quality(
     schemes: Sequence[Scheme],
     options: QualityOptions,
     progress: ProgressCallback = no_progress,
+    *,
     checkpoint: Path | None = None,
+    backend: Backend | None = None,
 ) -> QualityResult:
     """Decode a model sparsely by each scheme; see ``oasis_sim.quality.study.run_study``."""
     from oasis_sim.quality.study import run_study
 
-    return run_study(model, prompt, schemes, options, progress, checkpoint)
+    return run_study(
+        model, prompt, schemes, options, progress, checkpoint=checkpoint, backend=backend
+    )

@@ -41,6 +41,7 @@ def run_study(
     schemes: Sequence[Scheme],
     options: QualityOptions,
     progress: ProgressCallback = no_progress,
+    *,
     checkpoint: Path | None = None,
     backend: Backend | None = None,
 ) -> QualityResult:

@@ -1,0 +1,1 @@
+"""A real model's sparse decode through the GPU kernels: paged keys and values, scan, selection."""

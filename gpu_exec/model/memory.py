@@ -1,0 +1,217 @@
+"""Paged keys and values of one full-attention layer: units in HBM, all blocks on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpu_exec.kernels.shape import HEAD_DIM
+from gpu_exec.model.choice import new_residents
+from gpu_exec.model.page import KEY_TILE_BLOCKS, LOCAL_SLOTS, PageShape
+from oasis_sim.residency.rule import ResidencyRule
+
+
+class LayerPages:
+    """Hold the units of all rows of a layer, and where a token goes.
+
+    ``units`` bfloat16 [R H slots, elements]; the last two of each pair hold the block being filled
+    and its successor.
+    """
+
+    def __init__(self, shape: PageShape, device: Any) -> None:
+        """Allocate the units; what was never written is 0."""
+        import torch
+
+        self.shape = shape
+        self.device = device
+        count = shape.pairs * shape.slots_per_pair
+        self.units = torch.zeros(count, shape.unit_elements, dtype=torch.bfloat16, device=device)
+        self.places = torch.from_numpy(shape.token_places).to(device)
+        self._by_pair = self.units.view(shape.rows, shape.heads, shape.slots_per_pair, -1)
+
+    def write(self, key: Any, value: Any, position: int, rows: Any = slice(None)) -> None:
+        """Put rows' token at a position, [H, R, d] each, in its local unit."""
+        size = self.shape.block_tokens
+        places = self.places[position % size].flatten()
+        both = padded(torch_stack(key, value)).transpose(0, 1).flatten(2)
+        units = self._by_pair[rows, :, self.local_slot(position // size)]
+        units[..., places] = both
+        self._by_pair[rows, :, self.local_slot(position // size)] = units
+
+    def local_slot(self, block: int) -> int:
+        """Return the slot of a block while it is filled."""
+        return self.shape.slots + block % LOCAL_SLOTS
+
+    def local(self, block: int) -> Any:
+        """Return the units of a block being filled, [R, H, elements]."""
+        return self._by_pair[:, :, self.local_slot(block)]
+
+    def row(self, row: int) -> Any:
+        """Return the units of one row, [H slots, elements]."""
+        return self._by_pair[row].view(-1, self.units.shape[1])
+
+    def fill_local(self, keys: Any, values: Any, position: int) -> None:
+        """Put the tokens of the block being filled, keys and values [H, n, d], for all rows."""
+        first = position - keys.shape[1]
+        for token in range(keys.shape[1]):
+            key, value = (
+                part[:, token, None].expand(-1, self.shape.rows, -1) for part in (keys, values)
+            )
+            self.write(key, value, first + token)
+
+
+class OffloadedLayer:
+    """Hold a layer whose blocks live on the host and whose chosen ones are resident.
+
+    ``host`` bfloat16 [R H blocks, elements], pinned on a GPU machine; ``tiles`` extreme keys
+    [R H, tiles, 4096]; scores float32 [R, H, blocks] by the true query and for the next target.
+    """
+
+    def __init__(
+        self,
+        shape: PageShape,
+        rules: Sequence[ResidencyRule],
+        keys: Any,
+        values: Any,
+        device: Any,
+    ) -> None:
+        """Begin after a prompt, keys and values [H, S, d]."""
+        import torch
+
+        self.shape = shape
+        self.pages = LayerPages(shape, device)
+        tokens, size = keys.shape[1], shape.block_tokens
+        whole = tokens // size * size
+        pin = device.type == "cuda"
+        host_shape = (shape.rows, shape.heads, shape.blocks, shape.unit_elements)
+        self._host = torch.zeros(host_shape, dtype=torch.bfloat16, pin_memory=pin)
+        self._host[:, :, : whole // size] = packed(shape, keys[:, :whole], values[:, :whole]).cpu()
+        tiles = (shape.pairs, shape.key_tiles, KEY_TILE_BLOCKS * 2 * HEAD_DIM)
+        self.tiles = torch.zeros(tiles, dtype=torch.bfloat16, device=device)
+        self._bounds = torch.from_numpy(shape.bound_places).to(device)
+        self._open = torch.zeros(shape.rows, shape.heads, size, HEAD_DIM, device=device)
+        self._bound_prompt(keys[:, :whole])
+        self.pages.fill_local(keys[:, whole:], values[:, whole:], tokens)
+        for token in range(whole, tokens):
+            self._open[:, :, token % size] = padded(keys[:, token])
+        scores = (shape.rows, shape.heads, shape.score_stride)
+        self.true_scores, self.target_scores, self.draft_scores = (
+            torch.full(scores, -torch.inf, device=device) for _ in range(3)
+        )
+        self.residents = [
+            new_residents(rule, shape, row * shape.heads * shape.blocks, torch, device)
+            for row, rule in enumerate(rules)
+        ]
+        self.table = torch.zeros(
+            shape.pairs, max(rule.chosen_blocks for rule in rules), dtype=torch.int32, device=device
+        )
+        self.counts = torch.zeros(shape.pairs, dtype=torch.int32, device=device)
+
+    @property
+    def host(self) -> Any:
+        """Return the host's units, [R H blocks, elements]."""
+        return self._host.view(-1, self.shape.unit_elements)
+
+    def append(self, key: Any, value: Any, position: int) -> None:
+        """Put each row's true token, [H, R, d], at a position."""
+        self.pages.write(key, value, position)
+        self._open[:, :, position % self.shape.block_tokens] = padded(key).transpose(0, 1)
+
+    def complete(self, position: int) -> None:
+        """After the token at a position: copy a block that is full to the host, keep its bounds."""
+        size = self.shape.block_tokens
+        if (position + 1) % size:
+            return
+        block = position // size
+        self._host[:, :, block].copy_(self.pages.local(block))
+        self._bound(block, self._open.amax(dim=2), self._open.amin(dim=2))
+
+    def _bound_prompt(self, keys: Any) -> None:
+        size = self.shape.block_tokens
+        for block in range(keys.shape[1] // size):
+            part = padded(keys[:, block * size : (block + 1) * size])
+            self._bound(block, part.amax(dim=1), part.amin(dim=1))
+
+    def _bound(self, block: int, high: Any, low: Any) -> None:
+        """Keep the extreme keys of a block, [R, H, 128] or [H, 128] for all rows."""
+        import torch
+
+        places = self._bounds[block % KEY_TILE_BLOCKS]
+        both = torch.cat([high, low], dim=-1).bfloat16()
+        both = both.expand(self.shape.rows, *both.shape[-2:]).reshape(self.shape.pairs, -1)
+        self.tiles[:, block // KEY_TILE_BLOCKS, places] = both
+
+    def list_units(self) -> None:
+        """Collect the rows' tables, counted from the first unit of all rows."""
+        per_row = self.shape.heads * self.shape.slots_per_pair
+        heads = self.shape.heads
+        for row, residents in enumerate(self.residents):
+            place = slice(row * heads, (row + 1) * heads)
+            self.table[place, : residents.table.shape[1]] = residents.table + row * per_row
+            self.counts[place] = residents.count
+
+    def attended(self, blocks: int) -> Any:
+        """Return which of the first blocks are attended beside the local ones, bool [R, H, B]."""
+        import torch
+
+        shape = self.shape
+        device = self.tiles.device
+        found = torch.zeros(shape.rows, shape.heads, shape.score_stride, device=device)
+        for row, residents in enumerate(self.residents):
+            slots = residents.table % shape.slots_per_pair
+            listed = torch.arange(slots.shape[1], device=slots.device) < residents.count[:, None]
+            place = slots.long().clamp(max=residents.slot_block.shape[1] - 1)
+            block = residents.slot_block.gather(1, place).long()
+            found[row].scatter_add_(1, block.clamp(min=0), (listed & (block >= 0)).float())
+        return found[..., :blocks] > 0
+
+
+class DenseLayer:
+    """Hold a layer whose every block is resident, in order."""
+
+    def __init__(self, shape: PageShape, keys: Any, values: Any, device: Any) -> None:
+        """Begin after a prompt, keys and values [H, S, d]."""
+        import torch
+
+        self.shape = shape
+        self.pages = LayerPages(shape, device)
+        whole = keys.shape[1] // shape.block_tokens * shape.block_tokens
+        units = packed(shape, keys[:, :whole], values[:, :whole])
+        by_pair = self.pages.units.view(shape.rows, shape.heads, shape.slots_per_pair, -1)
+        by_pair[:, :, : units.shape[1]] = units
+        self.pages.fill_local(keys[:, whole:], values[:, whole:], keys.shape[1])
+        self._by_pair = by_pair
+        first = torch.arange(shape.pairs, device=device)[:, None] * shape.slots_per_pair
+        self.table = (first + torch.arange(shape.slots, device=device)).int()
+
+    def complete(self, position: int) -> None:
+        """After the token at a position: keep a block that is full in its place."""
+        if (position + 1) % self.shape.block_tokens == 0:
+            block = position // self.shape.block_tokens
+            self._by_pair[:, :, block] = self.pages.local(block)
+
+
+def padded(values: Any) -> Any:
+    """Return values [..., d] with zeros up to the kernels' head dimension."""
+    from torch.nn.functional import pad
+
+    return pad(values, (0, HEAD_DIM - values.shape[-1]))
+
+
+def torch_stack(key: Any, value: Any) -> Any:
+    """Return keys and values [H, R, d] side by side, [H, R, 2, d], in 16 bits."""
+    import torch
+
+    return torch.stack([key, value], dim=2).bfloat16()
+
+
+def packed(shape: PageShape, keys: Any, values: Any) -> Any:
+    """Return whole blocks of keys and values [H, S, d] as units, [H, blocks, elements]."""
+    import torch
+
+    heads, tokens, _ = keys.shape
+    size = shape.block_tokens
+    both = padded(torch_stack(keys, values)).view(heads, tokens // size, size * 2 * HEAD_DIM)
+    units = torch.empty_like(both)
+    units[..., torch.from_numpy(shape.token_places).flatten().to(keys.device)] = both
+    return units

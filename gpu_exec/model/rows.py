@@ -1,0 +1,240 @@
+"""The passes of one step over paged memory, layer by layer, for all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpu_exec.model.kernels import PageKernels
+from gpu_exec.model.memory import DenseLayer, OffloadedLayer, padded
+from oasis_sim.quality.backend import LoopPlan
+from oasis_sim.quality.pools import PoolStep
+from oasis_sim.quality.rows import rounded_input
+from oasis_sim.quality.store import ALL, LayerStore, Rows, attend
+from oasis_sim.record.attention import LayerInput
+from oasis_sim.record.orders import order_blocks
+from oasis_sim.trace.trace import Order
+
+DecisionWatcher = Callable[[int, int, Tensor, Tensor], None]
+"""Called with layer, position, the target's scores and what is attended, [R, H, blocks] each."""
+
+
+@dataclass(eq=False)
+class PagedMemory:
+    """Hold what the rows keep from step to step, by layer.
+
+    ``layers`` has the full-attention layers, paged. ``stores`` has the keys and values of all
+    layers as they are: sliding-window layers attend there, captured mass is measured there, and
+    drafters that see the whole context read there. No other attention does.
+    """
+
+    plans: Sequence[LoopPlan]
+    kernels: PageKernels
+    layers: dict[int, OffloadedLayer]
+    stores: dict[int, LayerStore]
+    device: Any
+    watch: DecisionWatcher | None = None
+    started: bool = field(default=False, init=False)
+
+    def seen(self, inputs: LayerInput) -> LayerInput:
+        """Return a layer's input in the 16 bits in which it is kept."""
+        return rounded_input(inputs)
+
+    def true_rows(self, position: int) -> TrueRows:
+        """Return the pass of a step's true rows."""
+        return TrueRows(self, position)
+
+    def draft_rows(self, rows: Rows, true_rows: TrueRows) -> DraftRows:
+        """Return the pass of the drafts of some true rows."""
+        return DraftRows(self, rows, true_rows)
+
+    def predict(self, rows: list[int], chooser: TrueRows | DraftRows) -> None:
+        """Take the next targets of some rows from a pass: of drafts, or of all true rows."""
+        for layer in self.layers.values():
+            source = layer.true_scores if isinstance(chooser, TrueRows) else layer.draft_scores
+            layer.target_scores[rows] = source[rows]
+
+    def number(self, value: int) -> Tensor:
+        """Return a number per row on the device, int32 [R]."""
+        return torch.full((len(self.plans),), value, dtype=torch.int32, device=self.device)
+
+    def order(self, scores: Tensor, blocks: int) -> Order:
+        """Order the first blocks by scores [R, H, blocks], uint16 [R, H, N]."""
+        shown = scores[..., :blocks]
+        listed = shown.new_ones((len(shown), blocks), dtype=torch.bool)
+        return np.asarray(order_blocks(shown, listed).cpu()).astype(np.uint16)
+
+
+class TrueRows:
+    """Append the rows, select and gather by the targets, attend what is resident."""
+
+    def __init__(self, memory: PagedMemory, position: int) -> None:
+        """Take the step at a position."""
+        self._memory = memory
+        self.position = position
+        self._at = memory.number(position)
+        self._before = memory.number(position - 1)
+        self.orders: dict[int, Order] = {}
+        self.moved: dict[int, PoolStep] = {}
+        self.mass: dict[int, NDArray[np.float64]] = {}
+        self._first = not memory.started
+        memory.started = True
+
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, R, d]."""
+        memory, layer = self._memory, inputs.layer
+        inputs = memory.seen(inputs)
+        store = memory.stores[layer]
+        store.append(inputs.key, inputs.value)
+        if layer not in memory.layers:
+            return attend(store, inputs, ALL, store.filled)
+        pages, kernels = memory.layers[layer], memory.kernels
+        pages.append(inputs.key, inputs.value, self.position)
+        query = kernel_query(inputs.query)
+        kernels.scan(query, pages.tiles, pages.true_scores, self._before)
+        scores = self._select(pages)
+        out = kernels.attend(
+            query[None], pages.pages.units, pages.table, pages.counts, self._at, inputs.scaling
+        )
+        self._report(inputs, pages, scores)
+        pages.complete(self.position)
+        return model_output(out[0], inputs)
+
+    def _select(self, pages: OffloadedLayer) -> list[Tensor]:
+        """Move the pools towards their targets; the first step takes its own choice whole.
+
+        Returns each row's scores of the target, [H, blocks].
+        """
+        memory, found = self._memory, []
+        for row, (plan, residents) in enumerate(zip(memory.plans, pages.residents, strict=True)):
+            own = plan.own_target or self._first
+            scores = (pages.true_scores if own else pages.target_scores)[row]
+            chosen = plan.rule.chosen_blocks
+            cap = chosen if self._first else min(plan.rule.cap_blocks, chosen)
+            memory.kernels.select(residents, scores, self._before, self._at, cap)
+            memory.kernels.gather(residents, pages.host, pages.pages.row(row))
+            found.append(scores)
+        pages.list_units()
+        return found
+
+    def _report(self, inputs: LayerInput, pages: OffloadedLayer, scores: list[Tensor]) -> None:
+        """Compare what is attended with the true set, and measure the mass that it captures."""
+        memory, layer = self._memory, inputs.layer
+        size = pages.shape.block_tokens
+        blocks = self.position // size
+        order = self.orders[layer] = memory.order(pages.true_scores, blocks)
+        attended = pages.attended(blocks + 1)
+        if memory.watch is not None:
+            memory.watch(layer, self.position, torch.stack(scores), attended)
+        attended[..., blocks] = True
+        read = np.asarray(attended.cpu())
+        overlap = np.zeros(read.shape[:2], dtype=np.int32)
+        for row, plan in enumerate(memory.plans):
+            true_set = order[row, :, : plan.rule.chosen_blocks].astype(np.int64)
+            overlap[row] = np.take_along_axis(read[row], true_set, axis=-1).sum(axis=-1)
+        counts = torch.stack([residents.counts for residents in pages.residents]).cpu().numpy()
+        if self._first:
+            counts = np.zeros_like(counts)
+        self.moved[layer] = PoolStep(read, counts[..., 0], counts[..., 1], overlap)
+        self.mass[layer] = _mass(memory.stores[layer], inputs, attended, size)
+
+
+class DraftRows:
+    """Let drafts, at the next position, attend the units of their true rows and themselves."""
+
+    def __init__(self, memory: PagedMemory, rows: Rows, true_rows: TrueRows) -> None:
+        """Follow some of the true rows."""
+        self._memory = memory
+        self._rows = rows
+        self._after = true_rows.position + 1
+        self._at = memory.number(true_rows.position)
+        self.orders: dict[int, Order] = {}
+
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, R, d]; keep the scores by the drafts' queries."""
+        memory, layer, rows = self._memory, inputs.layer, self._rows
+        inputs = memory.seen(inputs)
+        if layer not in memory.layers:
+            store = memory.stores[layer]
+            with store.borrowed(inputs, rows, self._after):
+                return attend(store, inputs, rows, self._after + 1)
+        pages, kernels = memory.layers[layer], memory.kernels
+        pages.pages.write(inputs.key, inputs.value, self._after, rows)
+        query = kernel_query(inputs.query)
+        both = query.new_zeros((2, len(memory.plans), *query.shape[1:]))
+        both[1, rows] = query
+        kernels.scan(both[1], pages.tiles, pages.draft_scores, self._at)
+        out = kernels.attend(
+            both, pages.pages.units, pages.table, pages.counts, self._at, inputs.scaling
+        )
+        blocks = self._after // pages.shape.block_tokens
+        self.orders[layer] = memory.order(pages.draft_scores[rows], blocks)
+        return model_output(out[1, rows], inputs)
+
+
+@dataclass(eq=False)
+class DenseMemory:
+    """Hold rows that attend to everything, paged."""
+
+    rows: int
+    kernels: PageKernels
+    layers: dict[int, DenseLayer]
+    stores: dict[int, LayerStore]
+    position: int
+
+    def full_rows(self) -> FullRows:
+        """Return the pass of a step."""
+        return FullRows(self)
+
+
+class FullRows:
+    """Append the rows and let each attend all before it, and itself."""
+
+    def __init__(self, memory: DenseMemory) -> None:
+        """Take the next step."""
+        self._memory = memory
+        self._position = memory.position
+        memory.position += 1
+
+    def attend(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output, [Hq, R, d]."""
+        memory, inputs = self._memory, rounded_input(inputs)
+        if inputs.layer not in memory.layers:
+            store = memory.stores[inputs.layer]
+            store.append(inputs.key, inputs.value)
+            return attend(store, inputs, ALL, store.filled)
+        layer = memory.layers[inputs.layer]
+        layer.pages.write(inputs.key, inputs.value, self._position)
+        query = kernel_query(inputs.query)
+        at = torch.full((memory.rows,), self._position, dtype=torch.int32, device=query.device)
+        out = memory.kernels.attend(
+            query[None], layer.pages.units, layer.table, None, at, inputs.scaling
+        )
+        layer.complete(self._position)
+        return model_output(out[0], inputs)
+
+
+def kernel_query(query: Tensor) -> Tensor:
+    """Return queries [Hq, R, d] as the kernels take them, bfloat16 [R, Hq, 128]."""
+    return padded(query.transpose(0, 1).bfloat16()).contiguous()
+
+
+def model_output(out: Tensor, inputs: LayerInput) -> Tensor:
+    """Return the kernels' output [R, Hq, 128] as the model takes it, [Hq, R, d]."""
+    return out[..., : inputs.query.shape[2]].transpose(0, 1).to(inputs.query.dtype)
+
+
+def _mass(
+    store: LayerStore, inputs: LayerInput, attended: Tensor, block_tokens: int
+) -> NDArray[np.float64]:
+    """Return the share of full attention that lies on attended blocks, float64 [R, H]."""
+    mask = attended.repeat_interleave(block_tokens, dim=-1)[..., : store.filled].transpose(0, 1)
+    scores = store.scores(inputs.query * inputs.scaling, ALL, 0, store.filled)
+    weights = torch.softmax(scores, dim=-1).masked_fill_(~mask[:, None], 0.0)
+    return np.asarray(weights.sum(dim=-1).double().mean(dim=1).transpose(0, 1).cpu())
