@@ -5,16 +5,21 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import Document, Fields, load_json, printable
+from oasis_sim.fileio import printable
 from oasis_sim.record.backend import RecordedModel
 from oasis_sim.record.eagle import EagleHead, EagleShape
-from oasis_sim.record.place import as_facts, folder_sha256
+from oasis_sim.record.eagle_config import (
+    build_rotary,
+    find_activation,
+    load_facts,
+    read_shape,
+)
+from oasis_sim.record.place import folder_sha256
 
 _NEEDED = (
     "fc.weight",
@@ -32,79 +37,25 @@ def load_eagle_head(folder: Path, model: RecordedModel) -> tuple[EagleHead, str]
     The folder holds config.json and ``*.safetensors`` or ``pytorch_model.bin`` (read without
     running code). Raises InputError for what is no such head or does not fit the target.
     """
-    from transformers import LlamaConfig
-    from transformers.activations import ACT2FN
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
-
-    shown = printable(folder)
-    if not (folder / "config.json").is_file():
+    shown, config = printable(folder), folder / "config.json"
+    if not config.is_file():
         raise InputError(
             "holds no config.json", file=shown, fix="name a folder with an EAGLE-3 head"
         )
-    facts = as_facts(load_json(folder / "config.json").value)
-    facts = {**facts, **as_facts(facts.get("transformer_layer_config"))}
-    shape = _shape(facts, model, str(folder / "config.json"))
+    facts = load_facts(config)
+    shape = read_shape(facts, model.layers, str(config))
+    rotary = build_rotary(facts, shape, str(config))
+    activation = find_activation(facts, str(config))
     files = sorted(folder.glob("*.safetensors")) or sorted(folder.glob("pytorch_model*.bin"))
     weights = _target_parts(_weights(files, shown), model)
     _check_weights(weights, shape, model, shown)
     dtype = getattr(torch, model.dtype)
-    weights = {
+    placed = {
         name: value.to(model.device, dtype if value.is_floating_point() else torch.int64)
         for name, value in weights.items()
     }
-    known = ("hidden_size", "head_dim", "rope_theta", "rope_scaling", "rope_parameters")
-    positions = {"max_position_embeddings": int(facts.get("max_position_embeddings") or 8192)}
-    heads = {"num_attention_heads": shape.query_heads, **positions}
-    given = {name: facts[name] for name in known if facts.get(name) is not None}
-    rotary = LlamaRotaryEmbedding(LlamaConfig(**{**given, **heads, "head_dim": shape.head_dim}))
-    head = EagleHead(
-        shape, weights, rotary.to(model.device), ACT2FN[str(facts.get("hidden_act", "silu"))]
-    )
+    head = EagleHead(shape, placed, rotary.to(model.device), activation)
     return head, folder_sha256(folder, files)
-
-
-def _shape(facts: Mapping[str, Any], model: RecordedModel, file: str) -> EagleShape:
-    """Read the configuration; raise InputError that lists every mistake."""
-    fields = Fields.of(Document(dict(facts), printable(file), {}))
-    fields.keys()
-    hidden = fields.integer("hidden_size", low=1, high=1 << 20)
-    heads = fields.integer("num_attention_heads", low=1, high=4096)
-    kv_heads = fields.integer("num_key_value_heads", heads, low=1, high=4096)
-    if facts.get("num_hidden_layers", 1) != 1:
-        fields.mistake("num_hidden_layers", "is not 1", "use a head of one decoder layer", None)
-    head_dim = fields.integer("head_dim", hidden // max(heads, 1), low=1, high=4096)
-    fields.finish()
-    taps = _taps(facts, model.layers)
-    if len(taps) != 3 or not all(0 <= tap < model.layers for tap in taps):
-        raise InputError(
-            f"joins the layers {list(taps)} of a model of {model.layers}",
-            file=printable(file),
-            field="eagle_aux_hidden_state_layer_ids",
-            fix="use the head that belongs to the model",
-        )
-    return EagleShape(
-        query_heads=heads,
-        kv_heads=kv_heads,
-        head_dim=head_dim,
-        norm_eps=float(facts.get("rms_norm_eps", 1e-6)),
-        taps=taps,
-        norm_before_residual=bool(facts.get("norm_before_residual", False)),
-    )
-
-
-def _taps(facts: Mapping[str, Any], layers: int) -> tuple[int, ...]:
-    """Return the target's layers whose outputs are joined.
-
-    SGLang's and SpecForge's nested ``eagle_config`` names layers by their outputs; the top-level
-    list of vLLM's speculators names the layer after, as do the defaults 2, L / 2 and L - 3.
-    """
-    nested = as_facts(facts.get("eagle_config")).get("eagle_aux_hidden_state_layer_ids")
-    if isinstance(nested, list):
-        return tuple(int(layer) for layer in nested)
-    after = facts.get("eagle_aux_hidden_state_layer_ids")
-    if not isinstance(after, list):
-        after = [2, layers // 2, layers - 3]
-    return tuple(int(layer) - 1 for layer in after)
 
 
 def _weights(files: list[Path], shown: str) -> dict[str, Tensor]:

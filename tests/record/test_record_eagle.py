@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from oasis_sim.errors import InputError
 from oasis_sim.record import RecordOptions, record
@@ -14,6 +16,12 @@ from oasis_sim.record import RecordOptions, record
 torch = pytest.importorskip("torch", reason="recording needs the extra 'record'")
 reference = pytest.importorskip("tests.record.reference", reason="needs the extra 'record'")
 
+from oasis_sim.record.eagle_config import (  # noqa: E402
+    build_rotary,
+    find_activation,
+    load_facts,
+    read_shape,
+)
 from oasis_sim.record.eagle_files import load_eagle_head  # noqa: E402
 
 STEPS = 20
@@ -234,7 +242,12 @@ def test_heads_that_do_not_fit_are_refused(change, problem, tiny_model, tmp_path
     [
         ({"num_hidden_layers": 2}, "num_hidden_layers: is not 1"),
         ({"hidden_size": "wide"}, "hidden_size"),
-        ({"eagle_aux_hidden_state_layer_ids": [2, 9, 30]}, "joins the layers"),
+        ({"eagle_aux_hidden_state_layer_ids": [2, 9, 30]}, "joins the outputs"),
+        ({"eagle_aux_hidden_state_layer_ids": "2, 3, 4"}, "joins the outputs"),
+        ({"num_key_value_heads": 3}, "does not divide"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps"),
+        ({"hidden_act": "bump"}, "unknown activation 'bump'"),
+        ({"rope_scaling": {"rope_type": "spiral", "factor": 2.0}}, "rotary embedding"),
     ],
 )
 def test_head_configurations_are_checked(config, problem, tiny_model, tmp_path):
@@ -256,3 +269,49 @@ def test_folders_without_a_head_are_refused(tiny_model, tmp_path):
         (tmp_path / name).write_bytes(b"\x80\x02 not a head")
         with pytest.raises(InputError, match="cannot be read"):
             load_eagle_head(tmp_path, model)
+
+
+CONFIG_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 1 << 40) | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+@given(
+    changes=st.dictionaries(
+        st.sampled_from(
+            sorted(
+                [
+                    *EAGLE_CONFIG,
+                    "eagle_config",
+                    "eagle_aux_hidden_state_layer_ids",
+                    "norm_before_residual",
+                    "transformer_layer_config",
+                    "rope_scaling",
+                    "rope_parameters",
+                    "max_position_embeddings",
+                ]
+            )
+        ),
+        CONFIG_VALUES,
+        min_size=1,
+        max_size=3,
+    )
+)
+@settings(max_examples=150, deadline=None)
+def test_any_head_configuration_is_read_or_refused(changes, tmp_path_factory):
+    """Nothing but a shape or an InputError comes out of any configuration."""
+    file = tmp_path_factory.mktemp("head") / "config.json"
+    file.write_text(json.dumps({**EAGLE_CONFIG, **changes}))
+    try:
+        facts = load_facts(file)
+        shape = read_shape(facts, 5, str(file))
+        build_rotary(facts, shape, str(file))
+        find_activation(facts, str(file))
+    except InputError as error:
+        assert str(file) in str(error)
+    else:
+        assert 3 == len(shape.taps)

@@ -90,6 +90,19 @@ def test_lines_without_a_chat_are_refused(line, problem, tmp_path):
     assert (str(path), 2) == (caught.value.file, caught.value.line)
 
 
+@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_any_file_is_a_chat_or_refused(content, tmp_path_factory):
+    """Nothing else than a chat or an InputError comes out of any file."""
+    path = tmp_path_factory.mktemp("chats") / "chats.jsonl"
+    path.write_bytes(content)
+    try:
+        chat = load_chat(path, "CC0-1.0")
+    except InputError as error:
+        assert str(path) == error.file
+    else:
+        assert chat.messages
+
+
 def test_chats_that_cannot_be_used_are_refused(tmp_path):
     """A line that does not exist, a role that the form refuses, a model without a form."""
     strange = [{"role": "tool", "content": "x"}]
