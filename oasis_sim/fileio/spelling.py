@@ -11,7 +11,7 @@ from oasis_sim.fileio.document import Path
 
 def any_quantity(parse: Callable[[str], Any]) -> str:
     """Find a unit that the parser accepts, for the stand-in after a mistake."""
-    for text in ("1 B", "1 B/s", "1 ps", "1 FLOP/s"):
+    for text in ("1 B", "1 B/s", "1 ps", "1 FLOP/s", "1 W"):
         try:
             parse(text)
         except InputError:
