@@ -1,6 +1,6 @@
 """What caps cost SmolLM2-135M: three texts, two budgets, seven fetch ratios, two predictors.
 
-    python benchmarks/quality_smollm2.py MODEL.gguf TEXT BUDGET --out FILE.json [--steps 160]
+    python benchmarks/quality_smollm2.py MODEL.gguf TEXT --out FILE.json [--steps 128]
 
 TEXT is prose, code or question: the texts of the shipped recordings, with their prompts, drawn with
 their temperatures and seeds, for more steps. The working set is that of ``oasis-sim trace stats``:
@@ -33,6 +33,7 @@ from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS
 from oasis_sim.scheme import load_scheme, with_options
 
 ROOT = Path(__file__).parents[1]
+BUDGETS = (512, 1024)
 RATIOS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 1.0)
 PREDICTORS = ("draft", "previous")
 
@@ -59,12 +60,11 @@ TEXTS = {
 
 
 def main() -> None:
-    """Decode one text at one budget and write the study."""
+    """Decode one text and write the study."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("text", choices=TEXTS)
-    parser.add_argument("budget", type=int)
-    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path)
     arguments = parser.parse_args()
@@ -80,7 +80,7 @@ def main() -> None:
         seed=text.seed,
         ignore_eos=True,
         drafters=("skip",),
-        draft_budget_tokens=arguments.budget,
+        draft_budget_tokens=BUDGETS[0],
     )
     scheme = with_options(
         load_scheme("oasis"),
@@ -88,7 +88,7 @@ def main() -> None:
         recent_blocks=RECENT_BLOCKS,
         recent_in_budget=True,
     )
-    schemes = vary_scheme(scheme, [arguments.budget], RATIOS, PREDICTORS)
+    schemes = vary_scheme(scheme, BUDGETS, RATIOS, PREDICTORS)
     options = QualityOptions(decode, free_run=False)
     result = measure_quality(
         model,
@@ -109,7 +109,7 @@ def main() -> None:
 
 def shown(arguments: argparse.Namespace) -> list[str]:
     """Return the arguments without the folders of this machine."""
-    named = [arguments.model.name, arguments.text, str(arguments.budget)]
+    named = [arguments.model.name, arguments.text]
     return [*named, "--steps", str(arguments.steps), "--out", arguments.out.name]
 
 
