@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.compiled import compiled
+from oasis_sim.engine.drain import drain
 from oasis_sim.engine.layer import run_layer
 from oasis_sim.engine.state import (
     D2H_FREE,
@@ -206,7 +207,7 @@ def run_step(
     busy time of every stage. `marks` int64[L, 12] receives the start and end of the six per-layer
     stages: qkv, attention, output_ffn, prediction, selection, transfer.
     """
-    scalars, transfer_end, ring, cursor = state
+    scalars, _, ring, cursor = state
     linear = times.rates[LINEAR]
     layers = group.shape[0]
     for column in range(OUT_COLUMNS):
@@ -224,7 +225,7 @@ def run_step(
     now = finish(done, times.draft, linear, ring, cursor)
     out[OUT_DRAFT] = now - done
     if times.join:
-        joined = max(now, transfer_end[0 if times.next_layer else layers - 1])
+        joined = drain(state, times, now, out, marks)
         out[OUT_WAIT] += joined - now
         now = joined
     # New KV of the step before must be in host memory before its blocks can be evicted.

@@ -58,6 +58,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         correction=round(scheme.correction_share * RATE_ONE),
         rates=_rates(cost, linear_rows),
         join=costs.launch.join_streams,
+        idle=round(RATE_ONE / cost.transport.idle_speedup.at(share.unit_bytes(scheme))),
     )
     _check_length(cost, rows, prices)
     return prices

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from oasis_sim.engine.streams import RATE_ONE
+
 # Columns of `PipelineState.scalars`.
 NOW, TRANSFER_FREE, PREDICTION_FREE, SELECTION_FREE, D2H_FREE, D2H_STEP_END = range(6)
 
@@ -57,7 +59,8 @@ class StepTimes(NamedTuple):
     With `next_layer` a layer's transfer is for the layer after it, in the same step. `correction`
     is the fixed-point share of a layer's transfer that its own attention waits for.
     With `join` a step ends when all its streams have (one CUDA graph per step); without, its
-    transfers may reach into the next step.
+    transfers may reach into the next step. `idle` is the fixed-point share of its time that the
+    rest of a transfer takes once a joined step's other work is done.
     """
 
     prefill: int
@@ -76,6 +79,7 @@ class StepTimes(NamedTuple):
     join: bool
     next_layer: bool = False
     correction: int = 0
+    idle: int = RATE_ONE
 
 
 def new_state(layers: int, start_ps: int = 0) -> PipelineState:

@@ -105,6 +105,7 @@ class EventPipeline:
                 yield from self._work(times.output_ffn, linear)
             yield from self._work(times.lm_head, linear)
             yield from self._work(times.draft, linear)
+            self.event("alone", t).succeed()
             asked = self.env.now
             if times.join:
                 yield self.event("moved", t, len(self.transfers[t]) - 1)
@@ -155,10 +156,21 @@ class EventPipeline:
                     if not times.next_layer:
                         yield self.event("attention", t, layer)
                     self._mark(TRANSFER, True)
-                yield self.env.timeout(length)
+                yield from self._move(length, times, self.event("alone", t))
                 if visible:
                     self._mark(TRANSFER, False)
                 self.event("moved", t, layer).succeed()
+
+    def _move(self, length: int, times: StepTimes, alone: simpy.Event) -> Steps:
+        """Move for `length`, sooner when nothing else of a joined step is left."""
+        if not times.join:
+            yield self.env.timeout(length)
+            return
+        start = self.env.now
+        if not alone.triggered:
+            yield self.env.timeout(length) | alone
+        left = length - (self.env.now - start)
+        yield self.env.timeout(left * times.idle >> RATE_BITS)
 
     def _copy_out(self) -> Steps:
         for t, times in enumerate(self.steps):

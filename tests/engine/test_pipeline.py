@@ -67,6 +67,7 @@ def one_step(
 
 
 durations = st.integers(0, 2_000)
+idle_shares = st.sampled_from([RATE_ONE, RATE_ONE, RATE_ONE // 2, 700_000])
 rate = st.sampled_from([0, RATE_ONE // 3, RATE_ONE // 2, 700_000, RATE_ONE])
 
 
@@ -81,8 +82,11 @@ def pipelines(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
         rates = np.array([[draw(rate) for _ in range(3)] for _ in range(3)], dtype=np.int64)
         # Prediction is slowed by transfers only.
         rates[BACKGROUND, 1:] = RATE_ONE
+        idle = draw(idle_shares)
+        if idle < RATE_ONE:  # a prediction that outlasts the foreground would be computed again
+            rates[BACKGROUND] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
-        modes = (bool(next_layer), correction)
+        modes = (bool(next_layer), correction, idle)
         steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes))
         transfers.append([draw(durations) for _ in range(layers)])
     return steps, transfers
@@ -109,6 +113,9 @@ def alike_layers(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
     slow = draw(st.sampled_from([rate, st.just(RATE_ONE)]))
     rates = np.array([[draw(slow) for _ in range(3)] for _ in range(3)], dtype=np.int64)
     rates[BACKGROUND, 1:] = RATE_ONE
+    idle = draw(idle_shares)
+    if idle < RATE_ONE:
+        rates[BACKGROUND] = RATE_ONE
     short, long = st.integers(0, 40), st.sampled_from([0, 10, 90, 200])
     numbers = [draw(short) for _ in range(11)]
     join = draw(st.booleans())
@@ -116,7 +123,7 @@ def alike_layers(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
     for _ in range(draw(st.integers(1, 5))):
         # Attention takes longer as contexts grow.
         numbers[2] += draw(st.integers(0, 2))
-        modes = (bool(next_layer), correction)
+        modes = (bool(next_layer), correction, idle)
         steps.append(StepTimes(*numbers, bool(on_demand), rates, join, *modes))
         first, second = draw(st.tuples(short, short) | st.tuples(long, long))
         second = draw(st.sampled_from([first, second]))
@@ -160,11 +167,22 @@ def test_time_never_runs_backwards(case: tuple[list[StepTimes], list[list[int]]]
     steps, transfers = case
     results = compiled(steps, transfers)
     now = 0
-    for out, transfer in zip(results, transfers, strict=True):
+    for times, out, transfer in zip(steps, results, transfers, strict=True):
         assert out[OUT_START] == now
         assert out[OUT_END] >= out[OUT_START]
-        assert out[OUT_TRANSFER] == sum(transfer)
+        whole = times.idle == RATE_ONE or not times.join
+        assert out[OUT_TRANSFER] == sum(transfer) if whole else out[OUT_TRANSFER] <= sum(transfer)
         now = out[OUT_END]
+
+
+def test_the_rest_of_a_transfer_runs_alone() -> None:
+    """Beside work a transfer takes its time; what is left then takes a share of it."""
+    times = step_times(qkv=100, attention=100, output_ffn=100, join=True, idle=RATE_ONE // 2)
+    (out, after) = compiled([times, times], [[1_000], [0]])
+    assert (out[OUT_END], out[OUT_TRANSFER]) == (300 + 900 // 2, 100 + 900 // 2)
+    assert after[OUT_END] - after[OUT_START] == 300
+    (out,) = compiled([times], [[10**16]])  # three hours: the product passes 64 bits
+    assert out[OUT_END] == 300 + (10**16 - 100) // 2
 
 
 @pytest.mark.parametrize("transfer", [400, 900])
