@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,6 +11,7 @@ import click
 from oasis_sim.cli.compare import for_scheme
 from oasis_sim.cli.options import scenario_options, spec_from
 from oasis_sim.errors import UsageError
+from oasis_sim.fileio import did_you_mean
 
 if TYPE_CHECKING:
     from oasis_sim.plan.grid import Grid
@@ -19,6 +21,7 @@ SEVERAL = ","
 IN_BYTES = ("host_bytes", "hbm_bytes")
 
 
+@cache
 def scenario_parameters() -> dict[str, click.Option]:
     """Return the options of a scenario by the name that grids use (`fetch_ratio`), in order."""
 
@@ -39,7 +42,7 @@ def canonical_grid(file: str | None, vary: Sequence[str], values: Mapping[str, A
     from oasis_sim.plan.grid import Grid, parse_vary, read_grid
 
     parameters = scenario_parameters()
-    grid = Grid() if file is None else read_grid(file)
+    grid = Grid() if file is None else read_grid(file, problem_with)
     given = {name: text_of(option, values) for name, option in parameters.items()}
     varied = dict(parse_vary(text) for text in vary)
     if len(varied) < len(vary):
@@ -50,6 +53,24 @@ def canonical_grid(file: str | None, vary: Sequence[str], values: Mapping[str, A
     if not axes:
         raise UsageError("nothing is varied: give --vary NAME=VALUES or a grid file with 'vary'")
     return Grid(base, axes).in_order(list(parameters))
+
+
+def problem_with(name: str, text: str) -> str | None:
+    """Return what is wrong with the value of an option in a grid file, None when nothing is."""
+    parameters = scenario_parameters()
+    if name not in parameters:
+        return f"is no option that can be set or varied{did_you_mean(name, [*parameters])}"
+    try:
+        converted(parameters[name], text)
+    except click.BadParameter as error:
+        return error.message
+    return None
+
+
+def converted(option: click.Option, text: str) -> Any:
+    """Return the value of an option from its text; raise a usage error when it is refused."""
+    raw = tuple(text.split(SEVERAL)) if option.multiple else text
+    return option.process_value(click.Context(click.Command("sweep")), raw)
 
 
 def text_of(option: click.Option, values: Mapping[str, Any]) -> str | None:
@@ -71,14 +92,11 @@ def points_of(grid: Grid) -> list[Point]:
     from oasis_sim.plan.sweep import Point
 
     parameters = scenario_parameters()
-    context = click.Context(click.Command("sweep"))
     known: dict[tuple[str, str], Any] = {}
 
-    def converted(name: str, text: str) -> Any:
+    def value_of(name: str, text: str) -> Any:
         if (name, text) not in known:
-            option = parameters[name]
-            raw = tuple(text.split(SEVERAL)) if option.multiple else text
-            known[name, text] = option.process_value(context, raw)
+            known[name, text] = converted(parameters[name], text)
         return known[name, text]
 
     empty = {str(option.name): None for option in parameters.values()}
@@ -86,7 +104,7 @@ def points_of(grid: Grid) -> list[Point]:
     for point in grid.points():
         texts = {**grid.base, **point}
         values = empty | {
-            str(parameters[name].name): converted(name, text) for name, text in texts.items()
+            str(parameters[name].name): value_of(name, text) for name, text in texts.items()
         }
         used = values if values["scheme"] is None else for_scheme(values, values["scheme"])
         labels = {

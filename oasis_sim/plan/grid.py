@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from oasis_sim.errors import InputError, UsageError
+from oasis_sim.errors import UsageError
 from oasis_sim.fileio import Document, Fields, load_yaml, printable
 
 FORMAT = "oasis-sweep"
@@ -124,42 +124,56 @@ def _range(text: str, low: str, high: str, kind: str | None, step: str | None) -
     return values
 
 
-def read_grid(path: str) -> Grid:
-    """Read a grid file; raise InputError with every mistake and its line."""
+def read_grid(path: str, problem_of: Callable[[str, str], str | None]) -> Grid:
+    """Read a grid file; raise InputError with every mistake and its line.
+
+    `problem_of(name, text)` says what is wrong with the value of an option, None when nothing is.
+    """
     document = load_yaml(path)
     fields = Fields.of(document)
     fields.text("format", FORMAT, choices=(FORMAT,))
     fields.integer("version", VERSION, low=VERSION, high=VERSION)
-    base = _texts(fields, document, "base")
-    vary = _texts(fields, document, "vary")
+    base, vary = (_section(fields, document, key, problem_of) for key in ("base", "vary"))
+    for name in sorted(set(base) & set(vary)):
+        fields.mistake("vary", f"{name} is fixed in 'base' too", "leave one out", None)
     fields.finish()
-    if any(len(values) != 1 for values in base.values()):
-        raise InputError(
-            "takes one value each", file=document.file, field="base", fix="move lists to 'vary'"
-        )
     return Grid({name: values[0] for name, values in base.items()}, vary)
 
 
-def _texts(fields: Fields, document: Document, key: str) -> dict[str, tuple[str, ...]]:
-    """Return the options of one section, each with its values as texts."""
+def _section(
+    fields: Fields, document: Document, key: str, problem_of: Callable[[str, str], str | None]
+) -> dict[str, tuple[str, ...]]:
+    """Return the options of one section, each with its values as texts; note mistakes."""
     if not fields.has(key):
         return {}
     child = fields.child(key)
-    names = child.keys()
     found: dict[str, tuple[str, ...]] = {}
-    for name in names:
+    for name in child.keys():  # noqa: SIM118 - no mapping
         value = document.value[key][name]
         items = value if isinstance(value, list) else [value]
-        if not items or any(isinstance(i, bool | list | dict) or i is None for i in items):
-            child.mistake(name, "is no value or list of values", "write 0.05 or [a, b]", None)
-            continue
+        option = option_name(name)
         try:
-            texts = [_one(item, key) for item in items]
+            texts = _texts(items, key)
         except UsageError as error:
             child.mistake(name, str(error), None, None)
             continue
-        found[option_name(name)] = tuple(text for each in texts for text in each)
+        if option in found:
+            child.mistake(name, "stands twice, spelled another way", "keep one of them", None)
+        problems = (problem_of(option, text) for text in texts)
+        problem = next((each for each in problems if each is not None), None)
+        if problem is not None:
+            child.mistake(name, problem, None, None)
+        found[option] = texts
     return found
+
+
+def _texts(items: Sequence[Any], section: str) -> tuple[str, ...]:
+    """Return the values of one option as texts; raise UsageError for what is no value."""
+    if not items or any(isinstance(item, bool | list | dict) or item is None for item in items):
+        raise UsageError("is no value or list of values; write 0.05 or [a, b]")
+    if section == "base" and len(items) > 1:
+        raise UsageError("takes one value each; move lists to 'vary'")
+    return tuple(text for item in items for text in _one(item, section))
 
 
 def _one(item: float | str, section: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oasis_sim.cli.main import main
+from oasis_sim.cli.sweep_points import problem_with
 from oasis_sim.errors import InputError, RunFailed, UsageError
 from oasis_sim.plan import sweep as sweep_module
 from oasis_sim.plan.grid import Grid, expand, parse_vary, read_grid, sort_values
@@ -119,14 +120,22 @@ def test_unknown_options_are_named() -> None:
         ("vray: {concurrency: 4}", "not a known key"),
         ("base: {concurrency: [1, 2]}\nvary: {seed: 1}", "one value each"),
         ("format: oasis-run", "use one of"),
+        ("base: {seed: 1}\nvary: {seed: [1, 2]}", "is fixed in 'base' too"),
+        ("vary: {colour: 4}", "no option that can be set or varied"),
+        ("vary: {fetch_ratoi: 0.1}", "did you mean 'fetch_ratio'"),
+        ("vary:\n  fetch_ratio: [0.1, 2]", ":2: vary.fetch_ratio: 2"),
+        ("vary: {fetch_ratio: [.nan]}", "not a finite number"),
+        ("base: {host_memory: 5}\nvary: {seed: 1}", "has no unit|is not a size"),
+        ("vary: {seed: 1, fetch_ratio: 1, fetch-ratio: 1}", "stands twice"),
+        ('vary: {seed: ["\\e[31m"]}', r"\\x1b"),
     ],
 )
 def test_mistakes_in_a_grid_file_are_named(tmp_path: Path, text: str, words: str) -> None:
-    """Each mistake is bad input with its file."""
+    """Each mistake is bad input with its file and field."""
     path = tmp_path / "grid.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=words) as caught:
-        read_grid(str(path))
+        read_grid(str(path), problem_with)
     assert "grid.yaml" in str(caught.value)
 
 
