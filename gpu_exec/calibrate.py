@@ -7,7 +7,6 @@ fitted (those are what `validate` judges by). Batches and contexts here do not o
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from gpu_exec.calibrate_transport import TransportCalibration
@@ -43,7 +42,6 @@ from oasis_sim.hardware import (
     Prefill,
     Selection,
     Slowdown,
-    Transport,
 )
 from oasis_sim.model import ModelShape
 from oasis_sim.scheme import Scheme, load_scheme
@@ -59,7 +57,6 @@ class Kept:
     collective_ps: int
     hbm_share: float
     reserved_bytes: int
-    transports: Mapping[str, Transport]
 
     @classmethod
     def of(cls, costs: EngineCosts) -> Kept:
@@ -70,7 +67,6 @@ class Kept:
             costs.collective_ps,
             costs.hbm_share,
             costs.reserved_bytes,
-            costs.transports,
         )
 
 
@@ -87,7 +83,6 @@ class Calibration:
         self._model = model
         self._kept = kept
         self._scheme = load_scheme("oasis")
-        self.kept_transports: list[str] = []
         self._gap_ms = notebook.ms(GapProbe())
         self._transports = TransportCalibration(notebook, model, self._scheme)
 
@@ -108,22 +103,13 @@ class Calibration:
             launch=self._launch(),
             prefill=self._kept.prefill,
             collective_ps=self._kept.collective_ps,
-            transports={name: self._transport(name) for name in TRANSFER_COUNTS},
+            transports={name: self._transports.measure(name) for name in TRANSFER_COUNTS},
             prediction_slowdown=scan,
             selection_slowdown=selection,
             hbm_share=self._kept.hbm_share,
             reserved_bytes=self._kept.reserved_bytes,
             draft_reads_kv=True,
         )
-
-    def _transport(self, name: str) -> Transport:
-        """Measure a transport; one whose readings do not repeat stays as the base knows it."""
-        unstable = len(self._book.unstable)
-        measured = self._transports.measure(name)
-        if len(self._book.unstable) == unstable or name not in self._kept.transports:
-            return measured
-        self.kept_transports.append(name)
-        return self._kept.transports[name]
 
     # Ideal times -----------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_exec.calibrate import Calibration, Kept
 from gpu_exec.device import Runner, compute_processes, query_gpus, refusal, run_query
-from gpu_exec.probes import REPEAT_BOUND_PCT, LinkProbe, Notebook, ReadProbe
+from gpu_exec.probes import REPEAT_BOUND_PCT, TRANSFER, LinkProbe, Notebook, ReadProbe
 from gpu_exec.profile_file import MeasuredLimits, profile_yaml
 from gpu_exec.validate import Origin
 from oasis_sim.errors import RunFailed, UsageError
@@ -67,11 +67,11 @@ def run_calibration(
         f"{bench.card.software}) with {model.name} shapes, {origin.date}; experts, prefill, "
         f"collective, hbm_share and reserved are those of profile {base.name}"
     )
-    calibration = Calibration(book, base, model, kept)
-    costs = calibration.costs(source)
-    if calibration.kept_transports:
-        text = f"{' and '.join(calibration.kept_transports)} gave no readings that repeat and"
-        costs = replace(costs, source=f"{source}; {text} stay as in {base.name}")
+    costs = Calibration(book, base, model, kept).costs(source)
+    shaky = unstable_transports(book)
+    if shaky:
+        text = f"{' and '.join(shaky)} gave readings that do not repeat (medians are used)"
+        costs = replace(costs, source=f"{source}; {text}")
     header = (
         f"Hardware profile {name}: limits of profile {base.name}, engine gpu_exec measured.",
         f"card {bench.card.name}, driver {bench.card.driver}, {bench.card.software}",
@@ -83,6 +83,11 @@ def run_calibration(
     )
     text = profile_yaml(name, base, limits, costs, header)
     return CalibrationResult(text, _raw(origin, book), tuple(book.unstable))
+
+
+def unstable_transports(book: Notebook) -> list[str]:
+    """Return the transports of which a reading did not repeat."""
+    return sorted({probe.transport for probe in book.unstable_probes if TRANSFER in probe.stages})
 
 
 def _limits(book: Notebook) -> MeasuredLimits:

@@ -52,36 +52,56 @@ class TransportCalibration:
         return line_through(sizes, times)
 
     def measure(self, name: str) -> Transport:
-        """Return rates by unit size, fixed cost, and what the transport does to its neighbours."""
+        """Return rates by unit size, fixed cost, and what the transport does to its neighbours.
+
+        A gather on the SMs has one speed, that of a transfer twice as long as the work beside it.
+        Copies by the host are slower beside work than after it, by unit size.
+        """
         alone = {block: self._line(name, block) for block in UNIT_BLOCKS}
-        shares = {block: self._progress(name, block, line) for block, line in alone.items()}
+        if name == "sm_gather":
+            keeps = dict.fromkeys(UNIT_BLOCKS, 1.0 / self._load(name, alone[UNIT_BLOCKS[0]]))
+            after = dict.fromkeys(UNIT_BLOCKS, 1.0)
+        else:
+            keeps = {block: self._progress(name, block, line) for block, line in alone.items()}
+            after = {block: 1.0 / share for block, share in keeps.items()}
         units = {
             block: float(self._unit_bytes(with_options(self._scheme, block_tokens=block)))
             for block in UNIT_BLOCKS
         }
         first = alone[UNIT_BLOCKS[0]]
-        loaded = Line(first.fixed, first.slope / shares[UNIT_BLOCKS[0]])
+        loaded = Line(first.fixed, first.slope / keeps[UNIT_BLOCKS[0]])
         return Transport(
-            curve([(units[b], 1e3 / line.slope * shares[b]) for b, line in alone.items()]),
+            curve([(units[b], 1e3 / line.slope * keeps[b]) for b, line in alone.items()]),
             round(first.fixed * PS_PER_MS),
             self._beside_transfer(name, loaded),
-            curve([(units[b], 1.0 / share) for b, share in shares.items()]),
+            curve([(units[b], after[b]) for b in UNIT_BLOCKS]),
         )
 
-    def _progress(self, name: str, block: int, line: Line) -> float:
-        """Return the share of its speed that a transfer keeps beside linear layers or attention.
+    def _load(self, name: str, line: Line) -> float:
+        """Return how much longer a transfer takes beside linear layers or attention, as a whole."""
+        ratios = []
+        for stage in (LINEAR, ATTENTION):
+            together, busy, _ = self._beside_work(name, line, StepProbe((stage,), LOAD_BATCH))
+            ratios.append(together / busy)
+        return max(1.0, statistics.mean(ratios))
 
-        The transfer is twice as long as the work beside it, and starts after its first layer. The
-        part beside the work moves at this share, the rest at full speed.
-        """
+    def _progress(self, name: str, block: int, line: Line) -> float:
+        """Return the share of its speed that a transfer keeps beside linear layers or attention."""
         shares = []
         for stage in (LINEAR, ATTENTION):
             alone = StepProbe((stage,), LOAD_BATCH, block_tokens=block)
-            work = self._book.ms(alone) * (1.0 - 1.0 / self._model.layers)
-            pair, busy = self._with_transfer(name, line, alone, LOAD_SHARE)
-            after_first = self._book.ms(pair) - self._book.ms(alone) / self._model.layers
-            shares.append(1.0 - (after_first - busy) / work)
+            together, busy, work = self._beside_work(name, line, alone)
+            shares.append(1.0 - (together - busy) / work)
         return min(1.0, max(SMALLEST_SHARE, statistics.mean(shares)))
+
+    def _beside_work(self, name: str, line: Line, alone: StepProbe) -> tuple[float, float, float]:
+        """Return ms of a transfer beside work half as long, of it alone, and of the work beside it.
+
+        The transfer starts after the work's first layer.
+        """
+        first = self._book.ms(alone) / self._model.layers
+        pair, busy = self._with_transfer(name, line, alone, LOAD_SHARE)
+        return self._book.ms(pair) - first, busy, self._book.ms(alone) - first
 
     def _with_transfer(
         self, name: str, line: Line, alone: StepProbe, share_of_time: float

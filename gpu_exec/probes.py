@@ -106,10 +106,14 @@ class Notebook:
         self.bench = bench
         self._progress = progress
         self.unstable: list[str] = []
+        self.unstable_probes: list[StepProbe] = []
         self.readings: dict[Probe, Reading] = {}
 
     def ms(self, probe: Probe) -> float:
-        """Return the time of a probe; one whose rounds never agree is named in `unstable`."""
+        """Return the time of a probe.
+
+        One whose rounds never agree is named in `unstable` and has the median of all rounds.
+        """
         if probe not in self.readings:
             self.readings[probe] = self._measure(probe)
             if self._progress is not None:
@@ -129,5 +133,9 @@ class Notebook:
             spread = 100.0 * (max(last) - min(last)) / middle
             if len(last) == ROUNDS and spread <= REPEAT_BOUND_PCT:
                 return Reading(probe, middle, spread)
+        middle = statistics.median(values)
+        spread = 100.0 * (max(values) - min(values)) / middle
         self.unstable.append(f"{probe} ({spread:.1f} %)")
+        if isinstance(probe, StepProbe):
+            self.unstable_probes.append(probe)
         return Reading(probe, middle, spread)

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -14,16 +15,24 @@ from typing import Any
 
 import torch
 
+WARM_UP_S = 0.1
+
 
 def graph_ms(launches: Callable[[], None], repeats: int = 10, inner: int = 1) -> float:
-    """Return the median time of one call of ``launches``, captured and replayed."""
+    """Return the median time of one call of ``launches``, captured and replayed.
+
+    The clocks of a card that rested come back over tens of milliseconds: replay that long first.
+    """
     launches()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         for _ in range(inner):
             launches()
-    graph.replay()
+    until = time.perf_counter() + WARM_UP_S
+    while time.perf_counter() < until:
+        graph.replay()
+        torch.cuda.synchronize()
     events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     events[0].record()
     for event in events[1:]:

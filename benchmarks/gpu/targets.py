@@ -9,7 +9,6 @@ from an attention trace (trace_moves.py). Qwen3-8B, 16K context, block 16, 128 c
 from __future__ import annotations
 
 import sys
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,6 @@ BESIDE = {**WINDOW, "prediction": "stream"}
 CHOICES: dict[str, dict[str, Any]] = {
     "window, tma 8": {**TMA, **WINDOW},
     "window, tma 8, scan beside attention": {**TMA, **BESIDE},
-    "window, tma 8, scan beside attention, library's choice of GEMM": {
-        **TMA,
-        **BESIDE,
-        "gemm": "library",
-    },
     "resident, tma 8": {**TMA, **RESIDENT},
     "always, tma 8": TMA,
 }
@@ -43,7 +37,7 @@ FORMATS = {
     "fp8 keys, fp8 KV of the draft head": {"key_format": "fp8", "draft_kv": "fp8"},
 }
 BASE = {
-    "gemm": "tuned",
+    "gemm": "library",
     "gather_threads": 256,
     "prediction": "inline",
     "arrangement": "always",
@@ -63,7 +57,6 @@ def report(step: DecodeStep, name: str, **extra: Any) -> None:
         "batch": c.batch,
         "key_format": c.key_format,
         "draft_kv": c.draft_kv,
-        "gemm": c.gemm,
         "dense": c.dense,
         "request_mb": round(request_bytes(c) / 1e6, 1),
         "step_ms": round(times.median_ms, 3),
@@ -86,7 +79,6 @@ def sparse(formats: dict[str, str], files: dict[float, str]) -> None:
     base = StepConfig(QWEN3_8B, 1, CONTEXT, **formats, **CHOICES["window, tma 8"])
     step = DecodeStep(largest_batch(base, POOL_BYTES))
     step.load(synthetic_moves(step.config, STEPS, 0.0, CONTEXT))
-    step.reconfigure(gemm="tuned")
     step.reconfigure(stages=StageSwitches(transfer=False))
     report(step, "no transfer", ratio=0.0)
     step.reconfigure(stages=StageSwitches(transfer=False, draft=False))
@@ -119,12 +111,12 @@ def selection_cost() -> None:
 
 
 def dense_tokens_per_s() -> float:
-    """Measure the dense step with both GEMMs and both ways of launching; return the best figure."""
+    """Measure the dense step both with and without early launches; return the better figure."""
     base = StepConfig(QWEN3_8B, 1, CONTEXT, dense=True)
     dense = DecodeStep(largest_batch(base, POOL_BYTES))
     dense.load(synthetic_moves(dense.config, STEPS, 0.0, CONTEXT))
-    for early, gemm in product((True, False), ("library", "tuned")):
-        dense.reconfigure(early_launch=early, gemm=gemm)
+    for early in (True, False):
+        dense.reconfigure(early_launch=early)
         report(dense, f"dense, {'' if early else 'no '}early launch", ratio=0.0)
     dense.close()
     return max(row["tokens_per_s"] for row in rows)

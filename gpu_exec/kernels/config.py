@@ -45,8 +45,7 @@ PREDICTIONS = ("inline", "stream")
 """Scan before attention on the foreground, or beside it on a stream of its own."""
 SELECTIONS = ("fused", "separate")
 """Selection by the last CTA of a pair's scan, or as a kernel on a stream of its own."""
-GEMMS = ("library", "tuned", "persistent")
-"""The library as it chooses, the library's fastest algorithm as measured, or our own kernel."""
+GEMMS = ("library", "persistent")
 KEY_FORMATS = ("bf16", "fp8")
 """Of the compressed keys, and of the draft head's own KV."""
 

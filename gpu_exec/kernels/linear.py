@@ -24,10 +24,6 @@ def choose_gemm(name: str) -> Gemm:
     """Return the GEMM named in a StepConfig."""
     if name == "library":
         return library_gemm
-    if name == "tuned":
-        from gpu_exec.kernels.tuned_gemm import tuned_gemm
-
-        return tuned_gemm
     from gpu_exec.kernels.gemm import persistent_gemm
 
     return persistent_gemm

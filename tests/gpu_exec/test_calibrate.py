@@ -106,8 +106,8 @@ def test_rate_is_that_beside_work(profile: HardwareProfile) -> None:
     truth = profile.engine("gpu_exec")
     notebook = Notebook(FakeBench(profile, model, load=1.1))
     costs = Calibration(notebook, profile, model, Kept.of(truth)).costs("fake")
-    expected = truth.transports["sm_gather"].bytes_per_s.at(8192) / 1.1
-    found = costs.transports["sm_gather"]
+    expected = truth.transports["naive"].bytes_per_s.at(8192) / 1.1
+    found = costs.transports["naive"]
     assert pytest.approx(expected, rel=0.01) == found.bytes_per_s.at(8192)
     assert pytest.approx(1.1, rel=0.01) == found.idle_speedup.at(8192)
 

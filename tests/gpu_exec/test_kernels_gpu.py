@@ -176,21 +176,6 @@ def test_draft_attention(group: int, draft_kv: str) -> None:
             assert error_of(found[request, g], expected) < 1e-2
 
 
-@pytest.mark.parametrize("rows", [1, 33, 248])
-@pytest.mark.parametrize("add", [False, True])
-def test_tuned_gemm(rows: int, add: bool) -> None:
-    """The library's fastest algorithm computes the product, also into its own residual."""
-    import torch
-
-    from gpu_exec.kernels.tuned_gemm import tuned_gemm
-
-    x, w = (torch.randn(n, 512, device="cuda").bfloat16() for n in (rows, 768))
-    out = torch.full((rows, 768), 1.5 if add else float("nan"), device="cuda").bfloat16()
-    tuned_gemm(x, w, out, out if add else None)
-    expected = host(x) @ host(w).T + (1.5 if add else 0.0)
-    assert error_of(host(out), expected) < 4e-3
-
-
 @pytest.mark.parametrize("group", [1, 4, 8, 16])
 @pytest.mark.parametrize("key_format", ["bf16", "fp8"])
 @pytest.mark.parametrize("splits", [1, 3])
