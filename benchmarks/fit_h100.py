@@ -281,10 +281,17 @@ def published_walks(share: GpuShare, ratio: float) -> Walks:
     metric = "fetched_blocks_per_head_layer"
     blocks = load_published().value("table2", {"fetch_ratio": ratio}, metric) or 0.0
     whole = np.floor(np.arange(TABLE_PERIOD + 1) * blocks * share.kv_heads)
-    moved = np.repeat(np.diff(whole).astype(np.int64)[:, None], share.model.layers, axis=1)
-    blocks_of_step, one_token = moved.sum(axis=1), np.ones(TABLE_PERIOD, dtype=np.int64)
-    quality_of_step = np.ones((TABLE_PERIOD, 3))
-    tables = WalkTables(moved, moved, quality_of_step, blocks_of_step[None, :], one_token)
+    moved = np.diff(whole).astype(np.int64)
+    layers = share.model.layers
+    tables = WalkTables(
+        group=np.zeros(layers, dtype=np.int64),
+        group_size=np.array([layers], dtype=np.int64),
+        admitted=moved[:, None],
+        needed=moved * layers,
+        quality=np.ones((TABLE_PERIOD, 3)),
+        rung_blocks=(moved * layers)[None, :],
+        tokens=np.ones(TABLE_PERIOD, dtype=np.int64),
+    )
     quality = Quality(None, None, None, None, None, "none: published volumes")
     return Walks(tables, (0,), (TABLE_PERIOD,), (), quality, 0)
 

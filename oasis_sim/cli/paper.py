@@ -19,7 +19,18 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 HELP = {"help_option_names": ["-h", "--help"]}
-NAMES = ("fig1", "fig2", "fig4", "fig6", "table2", "fig11", "fig13")
+NAMES = (
+    "fig1",
+    "fig2",
+    "fig4",
+    "fig6",
+    "table2",
+    "fig11",
+    "fig12",
+    "fig13",
+    "fig14",
+    "fig15",
+)
 ALL = "all"
 WITH_CONTEXT = ("fig1", "fig11", ALL)
 
@@ -75,7 +86,8 @@ def paper(name: str, plot: Path | None, output_format: str, quiet: bool, **input
     """Reproduce a published table or figure: published beside simulated, with errors.
 
     NAME is fig1 (intensities of models), fig2 (retrieval share), fig4 and fig6 (prediction by
-    layer), table2 (fetch ratios), fig11 (concurrency), fig13 (budgets), or all.
+    layer), table2 (fetch ratios), fig11 (concurrency), fig13 (budgets); disaggregated: fig12
+    (throughput and host memory), fig14 (KV sent and fetched), fig15 (first token); or all.
     """
     from oasis_sim.paper.present import write_comparisons
     from oasis_sim.paper.reproduce import Inputs

@@ -7,7 +7,21 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from oasis_sim.paper import fig1, fig2, fig4, fig6, fig11, fig13, plot_bars, plot_lines, table2
+from oasis_sim.paper import (
+    fig1,
+    fig2,
+    fig4,
+    fig6,
+    fig11,
+    fig12,
+    fig13,
+    fig14,
+    fig15,
+    plot_bars,
+    plot_lines,
+    plot_nodes,
+    table2,
+)
 from oasis_sim.paper.comparison import Comparison
 from oasis_sim.report.plotfile import STYLE, save_figure
 
@@ -24,7 +38,10 @@ DRAWN: Mapping[str, tuple[Draw, tuple[float, float]]] = MappingProxyType(
         fig6.NAME: (plot_lines.draw_fig6, (6.4, 3.4)),
         table2.NAME: (plot_bars.draw_table2, (9.6, 3.2)),
         fig11.NAME: (plot_lines.draw_fig11, (9.0, 8.0)),
+        fig12.NAME: (plot_nodes.draw_fig12, (9.0, 8.0)),
         fig13.NAME: (plot_bars.draw_fig13, (6.8, 3.4)),
+        fig14.NAME: (plot_nodes.draw_fig14, (9.0, 4.0)),
+        fig15.NAME: (plot_nodes.draw_fig15, (8.0, 3.6)),
     }
 )
 """How each table or figure is drawn, and its size in inches."""

@@ -15,6 +15,8 @@ COLOURS = {
     "shadowkv": "#7b5ea7",
     "infinigen": "#c8641e",
     "freekv": "#2f6db5",
+    "full_transfer": "#2f6db5",
+    "partial_fetch": "#1b7f5c",
     "draft": "#1b7f5c",
     "previous": "#c8641e",
 }

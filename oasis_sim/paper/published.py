@@ -16,10 +16,10 @@ NUMBER_KEYS = (
     "concurrency",
     "context_tokens",
     "fetch_ratio",
-    "hit_rate_pct",
+    "hit_fraction",
     "layer",
     "network_gbit_per_s",
-    "rate_per_s",
+    "request_rate",
 )
 KEYS = (*TEXT_KEYS, *NUMBER_KEYS)
 FILE = Path(__file__).with_name("published.yaml")

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from oasis_sim.hardware import HardwareProfile, load_profile
-from oasis_sim.paper import fig1, fig2, fig4, fig6, fig11, fig13, table2
+from oasis_sim.paper import fig1, fig2, fig4, fig6, fig11, fig12, fig13, fig14, fig15, table2
 from oasis_sim.paper.comparison import Comparison
 from oasis_sim.paper.published import Published, load_published
 from oasis_sim.paper.setup import Progress, Setup, no_progress
@@ -75,6 +75,18 @@ def _fig13(inputs: Inputs, progress: Progress) -> Comparison:
     return fig13.compare(inputs.setup, inputs.published, progress)
 
 
+def _fig12(inputs: Inputs, progress: Progress) -> Comparison:
+    return fig12.compare(inputs.setup, inputs.published, progress)
+
+
+def _fig14(inputs: Inputs, progress: Progress) -> Comparison:
+    return fig14.compare(inputs.setup, inputs.published, progress)
+
+
+def _fig15(inputs: Inputs, _: Progress) -> Comparison:
+    return fig15.compare(inputs.setup, inputs.published)
+
+
 REPRODUCTIONS: Mapping[str, Callable[[Inputs, Progress], Comparison]] = MappingProxyType(
     {
         fig1.NAME: _fig1,
@@ -83,7 +95,10 @@ REPRODUCTIONS: Mapping[str, Callable[[Inputs, Progress], Comparison]] = MappingP
         fig6.NAME: _fig6,
         table2.NAME: _table2,
         fig11.NAME: _fig11,
+        fig12.NAME: _fig12,
         fig13.NAME: _fig13,
+        fig14.NAME: _fig14,
+        fig15.NAME: _fig15,
     }
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oasis_sim.cli.main import main
-from oasis_sim.paper import fig11, fig13
+from oasis_sim.paper import fig11, fig12, fig13, fig14, nodes
 from oasis_sim.trace import save_trace
 from tests.engine.scenarios import random_trace
 
@@ -60,8 +60,13 @@ def test_all_as_json(
     """A list of comparisons, figure 11 at the context that was asked for."""
     monkeypatch.setattr(fig11, "CONCURRENCIES", (8,))
     monkeypatch.setattr(fig13, "BUDGETS", (128,))
+    monkeypatch.setattr(fig12, "RATES", (0.7,))
+    monkeypatch.setattr(fig14, "RATIOS", (1.0,))
+    monkeypatch.setattr(nodes, "REQUESTS", 4)
+    monkeypatch.setattr(nodes, "OUTPUT_TOKENS", 32)
     found = json_of(capsys, "paper", "all", "--trace", "small.npz", "--context", "4096")
-    names = ["fig1", "fig2", "fig4", "fig6", "table2", "fig11", "fig13"]
+    names = ["fig1", "fig2", "fig4", "fig6", "table2"]
+    names += ["fig11", "fig12", "fig13", "fig14", "fig15"]
     assert [item["name"] for item in found] == names
     assert all(item["rows"] for item in found)
     rows = found[5]["rows"]

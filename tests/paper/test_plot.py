@@ -9,13 +9,34 @@ import pytest
 
 from oasis_sim.cli.main import main
 from oasis_sim.hardware import load_profile
-from oasis_sim.paper import fig1, fig2, fig4, fig6, fig11, fig13, table2
+from oasis_sim.paper import (
+    fig1,
+    fig2,
+    fig4,
+    fig6,
+    fig11,
+    fig12,
+    fig13,
+    fig14,
+    fig15,
+    nodes,
+    table2,
+)
 from oasis_sim.paper.comparison import Comparison, Row, beside
 from oasis_sim.paper.plot import DRAWN, draw, figure_of
 from oasis_sim.paper.published import load_published
 from oasis_sim.paper.reproduce import REPRODUCTIONS
 from oasis_sim.paper.setup import Setup
 from tests.engine.scenarios import random_trace
+
+KEYS: dict[str, list[dict[str, Any]]] = {
+    fig12.NAME: [{"request_rate": r, "system": s} for r in fig12.RATES for s in fig12.SYSTEMS],
+    fig14.NAME: [{"fetch_ratio": ratio} for ratio in fig14.RATIOS],
+    fig15.NAME: [
+        {"hit_fraction": h, "network_gbit_per_s": g} for h in fig15.HITS for g in fig15.GBITS
+    ],
+}
+UNITS = {each.NAME: each.UNITS for each in (fig12, fig14, fig15)}
 
 
 def made_up(name: str) -> Comparison:
@@ -30,6 +51,12 @@ def made_up(name: str) -> Comparison:
         for point in fig11.points(fig11.CONTEXT_TOKENS):
             values = dict.fromkeys(fig11.UNITS, 5.0 + point.concurrency)
             rows += beside(load_published(), name, point.keys, fig11.UNITS, values)
+    elif name in KEYS:
+        for context in nodes.CONTEXTS:
+            for number, keys in enumerate(KEYS[name]):
+                values = dict.fromkeys(UNITS[name], 3.0 + number)
+                at = {"context_tokens": context, **keys}
+                rows += beside(load_published(), name, at, UNITS[name], values)
     else:
         for model in fig13.MODELS:
             for budget in fig13.BUDGETS:

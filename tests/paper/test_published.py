@@ -26,9 +26,11 @@ COUNTS = {
     # OasisKV 36, dense 32 (its batch is not shown at 8 and 16), ShadowKV 9, InfiniGen 15,
     # FreeKV 6, and the four arrows.
     "fig11": 36 + 32 + 9 + 15 + 6 + 4,
-    "fig12": 7 * 4,
+    # Four rates, and host memory per request.
+    "fig12": 7 * 4 + 2,
     "fig14": 3,
-    "fig15": 3,
+    # Three gains, and the prefill time behind them.
+    "fig15": 3 + 1,
 }
 
 METRIC = "retrieval_share_pct"
@@ -113,7 +115,8 @@ def test_agrees_with_the_calibration_sheet(published: Published) -> None:
     del sheet["fig2_Q_percent"]["tokens"], sheet["fig2_Q_percent"]["batch"]
     del sheet["fig11_D"]["max_concurrency"], sheet["fig12_D"]["24K"]["rate"]
     ours = Counter(value.value for value in published.values.values())
-    assert Counter(numbers_of(sheet)) == ours
+    # Stated beside the figures: host memory per request, and prefill at 24K.
+    assert Counter(numbers_of(sheet)) + Counter([3.38, 1.54, 1.76]) == ours
 
 
 def test_reads_a_series() -> None:
