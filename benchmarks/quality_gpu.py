@@ -4,9 +4,9 @@
         [--device cuda] [--prompt-tokens 4096] [--steps 128] [--threads 8]
 
 Both decode the same tokens with the same drafts; queries, keys and values are rounded to bfloat16
-on both, all else is float32. Every call of a kernel in the first ``--checked-steps`` steps is compared
-with plain arithmetic on its own inputs (``gpu_exec.model.checked``). With ``--device cpu`` the
-kernels' work is done by ``gpu_exec.model.host_kernels``.
+on both, all else is float32. Every call of a kernel in the first ``--checked-steps`` steps is
+compared with plain arithmetic on its own inputs (``gpu_exec.model.checked``). With ``--device cpu``
+the kernels' work is done by ``gpu_exec.model.host_kernels``.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ import argparse
 import json
 import subprocess
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from gpu_exec.model.backend import PagedBackend
 from gpu_exec.model.checked import CheckedKernels
@@ -28,7 +32,10 @@ from gpu_exec.model.host_kernels import HostKernels
 from gpu_exec.model.kernels import CudaKernels
 from oasis_sim.quality import vary_scheme
 from oasis_sim.quality.backend import Backend, LoopPlan, Reference
+from oasis_sim.quality.bootstrap import BlockBootstrap
 from oasis_sim.quality.decode import COUNTED, Decoding, plan_of
+from oasis_sim.quality.pools import PoolStep
+from oasis_sim.quality.rows import Memory
 from oasis_sim.quality.start import Start
 from oasis_sim.record import (
     Prompt,
@@ -44,6 +51,7 @@ from oasis_sim.record.choose_drafters import choose_drafters
 from oasis_sim.record.progress import no_progress
 from oasis_sim.record.trajectory import Trajectory, follow
 from oasis_sim.scheme import Scheme, load_scheme
+from oasis_sim.trace.trace import Order
 
 ROOT = Path(__file__).parents[1]
 CASES = {"draft": (0.05, 0.2, 1.0), "previous": (1.0,)}
@@ -93,12 +101,15 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     clock.lap("load_and_prefill_gpu")
     gpu_drafts = drafter_of(gpu).draft(gpu, gpu_path, no_progress)
     make = HostKernels if arguments.device == "cpu" else CudaKernels
-    backend = PagedBackend("paged", gpu.query_heads, make)
+    read = Replay()
+    backend = PagedBackend("paged", gpu.query_heads, make, read.watch)
     found = decode(gpu, gpu_path, schemes, drafts, backend)
     if arguments.device != "cpu":
         torch.cuda.synchronize()
     clock.lap("paged_gpu")
     moved = backend.kernels[-1].moved_bytes
+    replayed = decode(cpu, path, schemes, drafts, read)
+    clock.lap("replay_cpu")
     tally = check_kernels(gpu, gpu_path, schemes, drafts, make, arguments.checked_steps)
     clock.lap("checked_gpu")
     return {
@@ -108,9 +119,38 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         "same_drafts": float(np.mean(np.array(gpu_drafts) == np.array(drafts))),
         "moved_bytes": moved,
         "admitted_bytes": admitted_bytes(found, schemes, gpu),
+        "kl_ratio_mean": mean_ratio(found, expected),
+        "kl_ratio_mean_same_admissions": mean_ratio(found, replayed),
         "kernel_checks": {"steps": arguments.checked_steps, **tally},
-        "cases": rows(schemes, expected, found),
+        "cases": rows(schemes, expected, found, replayed),
     }
+
+
+class Replay(Reference):
+    """Attend in float32 the blocks that the paged decode attended: the same admissions."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[int, int], NDArray[np.bool_]] = {}
+
+    def watch(self, layer: int, position: int, scores: Tensor, attended: Tensor) -> None:
+        """Keep what is attended at a step; the blocks being filled come later."""
+        del scores
+        read = attended.cpu().numpy()
+        read[..., -1] = True
+        self._read[layer, position] = read
+
+    def sparse(self, start: Start, plans: Sequence[LoopPlan]) -> Memory:
+        """Return the memory of one row per plan, whose pools do as they are told."""
+        memory = super().sparse(start, plans)
+        for layer, pools in memory.pools.items():
+            pools.advance = partial(self._advance, layer)  # type: ignore[method-assign]
+        return memory
+
+    def _advance(self, layer: int, position: int, use: Order, target: Order) -> PoolStep:
+        del use, target
+        read = self._read[layer, position]
+        none = np.zeros(read.shape[:2], dtype=np.int32)
+        return PoolStep(read, none, none, none)
 
 
 class Clock:
@@ -197,11 +237,21 @@ def admitted_bytes(found: Part, schemes: list[Scheme], model: RecordedModel) -> 
     return (admitted + first) * schemes[0].block_tokens * 512
 
 
-def rows(schemes: list[Scheme], expected: Part, found: Part) -> list[dict[str, Any]]:
+def mean_ratio(found: Part, expected: Part) -> float:
+    """Return the mean KL of all cases on the GPU over that on the CPU."""
+    both = [float(part["outputs"][:, 0, 1:].mean()) for part in (found, expected)]
+    return both[0] / both[1]
+
+
+def rows(
+    schemes: list[Scheme], expected: Part, found: Part, replayed: Part
+) -> list[dict[str, Any]]:
     """Return one row per case: KL on both, and how often the counts of a head agree."""
     result = []
+    boot = BlockBootstrap(found["outputs"].shape[2] - 1, resamples=2000, seed=0)
     for row, scheme in enumerate(schemes):
-        kl = [float(part["outputs"][row, 0, 1:].mean()) for part in (expected, found)]
+        by_step = [part["outputs"][row, 0, 1:].numpy() for part in (expected, found, replayed)]
+        kl = [float(values.mean()) for values in by_step]
         mass = [float(part["mass"][row, 1:].mean()) for part in (expected, found)]
         same = {
             f"same_{name}": float((expected[name][row, 1:] == found[name][row, 1:]).double().mean())
@@ -214,7 +264,10 @@ def rows(schemes: list[Scheme], expected: Part, found: Part) -> list[dict[str, A
                 "cap_blocks": scheme.admission_cap,
                 "kl_cpu": kl[0],
                 "kl_gpu": kl[1],
+                "kl_same_admissions_cpu": kl[2],
                 "kl_ratio": kl[1] / kl[0],
+                "kl_ratio_same_admissions": kl[1] / kl[2],
+                "kl_difference": boot.estimate(by_step[1] - by_step[0]).to_json(),
                 "mass_cpu": mass[0],
                 "mass_gpu": mass[1],
                 **same,
