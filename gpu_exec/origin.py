@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import platform
 import shutil
 import subprocess
 from pathlib import Path
@@ -25,6 +26,19 @@ def measurement_origin(gpus: tuple[GpuState, ...], command: str) -> Origin:
         command=plain(command),
         commit=source_commit(),
     )
+
+
+def network_origin(command: str) -> dict[str, str]:
+    """Return date (UTC), command line, commit and processors of a measurement without a GPU."""
+    processors = f"{os.cpu_count()} x {platform.machine()}"
+    found = measurement_origin((), command)
+    return {
+        "date": found.date,
+        "command": found.command,
+        "commit": found.commit,
+        "machine": processors,
+        "python": platform.python_version(),
+    }
 
 
 def source_commit() -> str:

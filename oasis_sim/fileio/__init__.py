@@ -1,6 +1,12 @@
 """Capped reading (plain, gz, zst), strict YAML and JSON, field checks, atomic writing."""
 
-from oasis_sim.fileio.atomic import AtomicDirectory, directory_path, inside, write_atomic
+from oasis_sim.fileio.atomic import (
+    AtomicDirectory,
+    check_writable,
+    directory_path,
+    inside,
+    write_atomic,
+)
 from oasis_sim.fileio.document import Document, load_json, load_yaml, loads_json, loads_yaml
 from oasis_sim.fileio.dump import dump_yaml
 from oasis_sim.fileio.fields import LARGEST_EXACT, Fields
@@ -31,6 +37,7 @@ __all__ = [
     "MistakesError",
     "SourcedFields",
     "TextLines",
+    "check_writable",
     "content_chunks",
     "did_you_mean",
     "directory_path",

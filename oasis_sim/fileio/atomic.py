@@ -42,6 +42,20 @@ def write_atomic(path: str | Path, data: bytes | str) -> None:
             os.unlink(partial)
 
 
+def check_writable(path: str | Path) -> None:
+    """Raise InputError when a file cannot be written at a place: before the work, not after it."""
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise _unwritable(path, ValueError("it is a directory"))
+        if not path.parent.is_dir():
+            raise _unwritable(path, ValueError("no such directory"))
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise _unwritable(path, ValueError("no permission in its directory"))
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from None
+
+
 def directory_path(name: str | Path) -> Path:
     """Return the path of a directory to write; raise UsageError where no directory can be."""
     if not str(name):

@@ -1,0 +1,1 @@
+"""Measure real transfers between two processes or hosts, and fit a network profile to them."""

@@ -1,0 +1,63 @@
+"""The serving side: offer a stamped pool to one peer, and stamp it anew when it asks."""
+
+from __future__ import annotations
+
+import base64
+import os
+import socket
+from collections.abc import Callable
+
+from gpu_exec.network.channel import Channel, listen
+from gpu_exec.network.nixl_side import NixlSide
+from gpu_exec.network.points import POOL_BYTES
+from gpu_exec.network.pool import open_pool
+from gpu_exec.network.stamps import pool_words
+from oasis_sim.errors import RunFailed
+
+FORMAT, VERSION = "oasis-network", 1
+PEER_SECONDS = 600.0
+
+
+def serve(
+    place: tuple[str, int], memory: str, device: int, announce: Callable[[int], None]
+) -> None:
+    """Serve one peer and return when it has ended; `announce` is told the port.
+
+    Raise RunFailed when no peer comes within ten minutes or the connection breaks.
+    """
+    pool = open_pool(memory, POOL_BYTES, device)
+    with listen(place) as listener:
+        side = NixlSide(f"serving-{os.getpid()}", pool)
+        listener.settimeout(PEER_SECONDS)
+        announce(listener.getsockname()[1])
+        with _accepted(listener) as channel:
+            channel.send(
+                {
+                    "format": FORMAT,
+                    "version": VERSION,
+                    "memory": memory,
+                    "metadata": base64.b64encode(side.metadata()).decode(),
+                    "address": pool.address,
+                    "device": pool.device,
+                    "pool_bytes": pool.size_bytes,
+                    "remote_bytes": memory_bytes(),
+                }
+            )
+            while "end" not in (message := channel.receive()):
+                generation = channel.field(message, "renew", int)
+                pool.fill(pool_words(pool.size_bytes, generation))
+                channel.send({"done": generation})
+        side.close()
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _accepted(listener: socket.socket) -> Channel:
+    try:
+        connection, _ = listener.accept()
+    except TimeoutError:
+        raise RunFailed(f"no peer came within {PEER_SECONDS:g} s") from None
+    return Channel(connection)
