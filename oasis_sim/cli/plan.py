@@ -21,7 +21,7 @@ from oasis_sim.cli.options import (
 from oasis_sim.cli.plan_more import asked_about, crossovers_of, evidence_of, in_order
 from oasis_sim.cli.report_files import check_place, format_of, write_report
 from oasis_sim.cli.terminal import note
-from oasis_sim.errors import TargetMissed, UsageError
+from oasis_sim.errors import InputError, TargetMissed, UsageError
 
 if TYPE_CHECKING:
     from oasis_sim.plan.evidence import Evidence
@@ -130,14 +130,20 @@ def jobs_of(values: Mapping[str, Any]) -> list[Job]:
     fixed = values["requests"] is not None or values["workload"] is not None
     sizes = TENSOR_PARALLEL if values["tp"] is None else (values["tp"],)
     jobs = []
-    for card in dict.fromkeys((values["gpu"] or values["profile"] or "h100").split(",")):
-        for scheme in dict.fromkeys(values["scheme"].split(",")):
-            each = for_scheme({**values, "profile": card.strip()}, scheme.strip())
+    cards = values["profile"] or "h100" if values["gpu"] is None else values["gpu"]
+    for card in names_in(cards):
+        for scheme in names_in(values["scheme"]):
+            each = for_scheme({**values, "profile": card}, scheme)
             if not fixed:
                 each["requests"] = FIRST_REQUESTS
             spec, words = spec_from(each), words_of(each)
             jobs.append(Job(spec, targets, values["most_gpus"], sizes, fixed, words))
     return jobs
+
+
+def names_in(text: str) -> list[str]:
+    """Return the names of a list with commas, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",")))
 
 
 def words_of(values: Mapping[str, Any]) -> tuple[str, ...]:
@@ -158,7 +164,13 @@ def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]
 
     inputs = Inputs()
     for job in jobs:
-        inputs.scenario(job.spec)
+        workload = inputs.scenario(job.spec).workload
+        if job.spec.load.rate_per_s is None and not workload.span_s:
+            raise InputError(
+                "all requests arrive at once, so there is no rate to plan for",
+                file=job.spec.load.file,
+                fix="use requests that arrive over some time, or --rate",
+            )
     note(f"{len(jobs)} searches", values["quiet"])
     return tuple(in_order(make_planner, jobs, values, "searching"))
 

@@ -77,7 +77,7 @@ def needs(fleet: Fleet) -> list[str]:
     energy = energy_kwh_per_million_tokens(fleet)
     if energy is not None and fleet.gpu_power_w is not None:
         found.append(
-            f"energy: at most {number(energy)} kWh per million output tokens, all {fleet.gpus:,} "
-            f"boards at their {number(fleet.gpu_power_w)} W all the time (GPUs only)"
+            f"energy: at most {number(energy)} kWh per million output tokens, every GPU at its "
+            f"board's {number(fleet.gpu_power_w)} W all the time (GPUs only)"
         )
     return found

@@ -118,7 +118,8 @@ def _with_tp(job: Job, most: int, inputs: Inputs, start: int | None) -> Fleet | 
             alone = prober.alone()
             if not all(reading.met for reading in alone.readings):
                 return f"missed even by a request alone: {shortfall(alone)}"
-        return _search(job, prober, most, inputs, start or prober.busy_replicas())
+        first = start or max(1, math.ceil(prober.busy_replicas))
+        return _search(job, prober, most, inputs, first)
     except (RunFailed, UsageError) as error:
         return str(error)
 
@@ -167,6 +168,8 @@ def shortfall(probe: Probe) -> str:
     parts = [missed(reading) for reading in probe.readings if not reading.met]
     if probe.refused:
         parts.append(f"{probe.refused} requests do not fit")
+    elif probe.prefill_share > 1:
+        parts.append(f"prefill alone takes {percent(probe.prefill_share)} of the time")
     elif not probe.keeps_up:
         parts.append(f"{percent(probe.waiting_share)} of the requests still wait at the end")
     return "; ".join(parts)

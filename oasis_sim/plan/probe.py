@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,17 +26,22 @@ MOST_WAITING = 0.05
 
 @dataclass(frozen=True)
 class Probe:
-    """Hold what one simulation of one replica said."""
+    """Hold what one simulation of one replica said.
+
+    `prefill_share` is the time that the prefill of what arrives takes, as a share of the time in
+    which it arrives (0 where nothing is asked of a rate).
+    """
 
     readings: tuple[Reading, ...]
     waiting_share: float
     refused: int
+    prefill_share: float
     summary: Mapping[str, Any]
 
     @property
     def keeps_up(self) -> bool:
-        """Tell whether no queue was left behind."""
-        return self.waiting_share <= MOST_WAITING and not self.refused
+        """Tell whether no queue was left behind, and none grows beyond what was simulated."""
+        return self.waiting_share <= MOST_WAITING and not self.refused and self.prefill_share <= 1
 
     @property
     def met(self) -> bool:
@@ -90,7 +95,9 @@ class Prober:
     def at(self, replicas: int) -> Probe:
         """Return the probe of one replica out of some."""
         if replicas not in self._known:
-            self._known[replicas] = self._simulate(self.share(replicas))
+            scenario = self.share(replicas)
+            share = self.busy_replicas / replicas
+            self._known[replicas] = self._simulate(scenario, prefill_share=share)
         return self._known[replicas]
 
     def is_enough(self, replicas: int) -> bool:
@@ -101,16 +108,16 @@ class Prober:
         """Return what one replica sees: a thinned Poisson process, or every n-th request."""
         return self._inputs.scenario(share_of(self.spec, replicas))
 
-    def busy_replicas(self) -> int:
-        """Return how many replicas prefill alone keeps busy: a search has to begin somewhere."""
+    @cached_property
+    def busy_replicas(self) -> float:
+        """Return how many replicas prefill alone keeps busy: fewer can never be enough."""
         whole = self._change(self._inputs.scenario(self.spec))
         cost = CostModel(whole.profile, whole.engine_name, whole.model, whole.scheme, whole.tp)
         lengths, counts = np.unique(whole.workload.prompt_tokens, return_counts=True)
         prompts = zip(lengths.tolist(), counts.tolist(), strict=True)
         work_ps = sum(cost.prefill_ps(0, length) * count for length, count in prompts)
         per_request_s = work_ps / PS_PER_S / whole.workload.requests
-        rate = requests_per_s(self.spec, whole.workload)
-        return max(1, math.ceil(per_request_s * rate)) if math.isfinite(rate) else 1
+        return float(per_request_s * requests_per_s(self.spec, whole.workload))
 
     def alone(self) -> Probe:
         """Return the probe of a request that has a replica to itself: the least load there is."""
@@ -118,13 +125,16 @@ class Prober:
         spec = replace(self.spec, load=load, concurrency=1)
         return self._simulate(self._inputs.scenario(spec), queue_counts=False)
 
-    def _simulate(self, scenario: Scenario, *, queue_counts: bool = True) -> Probe:
+    def _simulate(
+        self, scenario: Scenario, *, prefill_share: float = 0.0, queue_counts: bool = True
+    ) -> Probe:
         result = simulate(replace(self._change(scenario), schedule_steps=0))
         check_conservation(result)
         summary = summarise(result)
         waiting = waiting_share(result) if queue_counts else 0.0
         refused = int(summary["requests"]["rejected"])
-        return Probe(read(result, self.targets), waiting, refused, summary)
+        readings = read(result, self.targets)
+        return Probe(readings, waiting, refused, prefill_share, summary)
 
 
 def share_of(spec: ScenarioSpec, replicas: int) -> ScenarioSpec:

@@ -233,9 +233,56 @@ def test_workers_change_nothing(beside: Path, capsys: pytest.CaptureFixture[str]
         (["--rate", "1", "--slo", "x"], "METRIC_STATISTIC=TIME"),
         (["--rate", "1", "--slo", "ttft_p95=1s", "--gpu", "h100", "--profile", "h200"], "one"),
         (["--rate", "1", "--slo", "ttft_p95=1s", "--steps", "3"], "--steps"),
+        (["--rate", "1", "--slo", "ttft_p95=nan s"], "is not a time"),
+        (["--rate", "1", "--slo", "\x1b[31mttft_p95=1s"], "METRIC_STATISTIC=TIME"),
+        (["--rate", "1e-9", "--slo", "ttft_p95=1s"], "raise the rate"),
+        (["--rate", "1", "--slo", "ttft_p95=1s", "--pcie", "7"], "write 4, 5 or 6"),
+        (["--rate", "1", "--slo", "ttft_p95=1s", "--every", "2"], "--workload FILE"),
     ],
 )
 def test_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
-    """What is asked wrongly is said in one line."""
+    """What is asked wrongly is said in one line, with code 2; control characters do no harm."""
     assert plan(*arguments) == 2
-    assert words in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert 1 == len(shown.splitlines())
+    assert shown.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gpu", ""], "name is empty"),
+        (["--gpu", "h100,h9000"], "h9000"),
+        (["--scheme", "dense,"], "name is empty"),
+        (["--price-file", "nonesuch.yaml"], "no such file"),
+    ],
+)
+def test_names_that_are_none(
+    beside: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    """A card, scheme or file that is not there is bad input, said in one line."""
+    assert plan(*LOAD, "--slo", SLO, *arguments) == 3
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert 1 == len(shown.splitlines())
+
+
+def test_requests_that_all_arrive_at_once_have_no_rate(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file without a rate is refused before anything is simulated."""
+    rows = ["arrival_s,prompt_tokens,output_tokens", *["3,100,5"] * 4]
+    (beside / "burst.csv").write_text("\n".join(rows) + "\n")
+    load = ["--workload", "burst.csv", "--workload-format", "csv", "--trace", "small.npz"]
+    assert plan(*load, "--budget", "64", "--slo", SLO) == 3
+    assert "burst.csv: all requests arrive at once" in capsys.readouterr().err
+
+
+def test_a_rate_beyond_what_prefill_can_do_is_no_plan(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """So few requests that none waits do not hide that prefill could never keep up."""
+    load = [*SIZES, "--requests", "5", "--trace", "small.npz", "--tp", "1", "--scheme", "oasis"]
+    assert plan(*load, "--rate", "1e9", "--slo", "tpot_p99=9 s") == 4
+    assert "prefill alone takes" in capsys.readouterr().out

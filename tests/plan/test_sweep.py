@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -270,6 +271,51 @@ def test_a_full_disk_ends_clearly(
     kept = runs_of(beside / "a")
     assert sweep("--out", "a") == 0
     assert kept == {key: runs_of(beside / "a")[key] for key in kept}
+
+
+def limit_file_size() -> None:
+    """Let no file of this process grow beyond 2 KiB, less than a summary takes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
+
+
+def test_a_file_that_cannot_grow_ends_clearly(beside: Path) -> None:
+    """A real failure to write: code 1, one line, no half-written run, the same command goes on."""
+    arguments = [sys.executable, "-m", "oasis_sim.cli.main", "sweep", *SMALL, *VARY, "--quiet"]
+    done = subprocess.run(
+        [*arguments, "--workers", "1", "--out", "a"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        preexec_fn=limit_file_size,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 1 == done.returncode
+    assert "a result was not kept: cannot be written (File too large); 0 of 6 were" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {} == runs_of(beside / "a")
+    assert [] == [path for path in (beside / "a").rglob("*") if path.name.endswith(".partial")]
+    assert "missing" in (beside / "a" / "results.partial.csv").read_text()
+    assert sweep("--out", "a") == 0
+    assert POINTS == len(runs_of(beside / "a"))
+
+
+def test_no_room_for_the_table_is_a_failed_run(
+    beside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runs are kept, the code is 1, and the same command writes the table later."""
+
+    def fail(self: Store, name: str, *rest: Any, whole: bool) -> Path:
+        raise InputError("cannot be written (No space left on device)", file=name)
+
+    real = Store.write_table
+    monkeypatch.setattr(Store, "write_table", fail)
+    assert 1 == sweep("--out", "a")
+    assert "the runs are kept" in capsys.readouterr().err
+    assert POINTS == len(runs_of(beside / "a"))
+    monkeypatch.setattr(Store, "write_table", real)
+    kept = runs_of(beside / "a")
+    assert sweep("--out", "a") == 0
+    assert kept == runs_of(beside / "a")
 
 
 def test_two_sweeps_do_not_share_a_place(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
