@@ -133,11 +133,9 @@ class Replay(Reference):
         self._read: dict[tuple[int, int], NDArray[np.bool_]] = {}
 
     def watch(self, layer: int, position: int, scores: Tensor, attended: Tensor) -> None:
-        """Keep what is attended at a step; the blocks being filled come later."""
+        """Keep what is attended at a step."""
         del scores
-        read = attended.cpu().numpy()
-        read[..., -1] = True
-        self._read[layer, position] = read
+        self._read[layer, position] = attended.cpu().numpy()
 
     def sparse(self, start: Start, plans: Sequence[LoopPlan]) -> Memory:
         """Return the memory of one row per plan, whose pools do as they are told."""

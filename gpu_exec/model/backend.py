@@ -13,6 +13,7 @@ from oasis_sim.errors import InputError
 from oasis_sim.quality.backend import LoopPlan, layer_stores
 from oasis_sim.quality.start import Start
 from oasis_sim.record.backend import RecordedModel
+from oasis_sim.residency.rule import ResidencyRule
 
 MakeKernels = Callable[[PageShape, Any], PageKernels]
 
@@ -44,10 +45,10 @@ class PagedBackend:
         Raises InputError for a rule or shape that the kernels do not do.
         """
         rules = [plan.rule for plan in plans]
-        for rule in rules:
-            check_rule(rule.sink_blocks, rule.recent_blocks, rule.cap_over_heads)
+        check_rules(rules)
         check_join(start.bound_join)
-        slots = max(rule.pool_blocks for rule in rules)
+        always = rules[0].sink_blocks + rules[0].recent_blocks - 1
+        slots = max(rule.pool_blocks for rule in rules) + always
         shape, device = self._shape(start, len(plans), slots), start.store.keys(0).device
         kernels = self._kernels(shape, device)
         layers = {
@@ -102,12 +103,13 @@ def _prompt(start: Start, layer: int) -> tuple[Any, Any]:
     return start.store.keys(layer)[:, :tokens], start.store.values(layer)[:, :tokens]
 
 
-def check_rule(sink_blocks: int, recent_blocks: int, cap_over_heads: bool) -> None:
-    """Raise InputError, with the reason, for a rule that the paged step does not do."""
+def check_rules(rules: Sequence[ResidencyRule]) -> None:
+    """Raise InputError, with the reason, for rules that the paged step does not do."""
+    always = {(rule.sink_blocks, rule.recent_blocks) for rule in rules}
     reasons = {
-        "sink blocks beside the pool": sink_blocks > 0,
-        "other than one recent block": recent_blocks != 1,
-        "caps shared over heads": cap_over_heads,
+        "schemes of different sink or recent blocks side by side": len(always) > 1,
+        "schemes without a recent block": any(rule.recent_blocks < 1 for rule in rules),
+        "caps shared over heads": any(rule.cap_over_heads for rule in rules),
     }
     for reason, applies in reasons.items():
         if applies:

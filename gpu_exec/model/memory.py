@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpu_exec.kernels.shape import HEAD_DIM
@@ -45,6 +45,10 @@ class LayerPages:
     def local(self, block: int) -> Any:
         """Return the units of a block being filled, [R, H, elements]."""
         return self._by_pair[:, :, self.local_slot(block)]
+
+    def slot(self, slot: int) -> Any:
+        """Return the units in one slot, [R, H, elements]."""
+        return self._by_pair[:, :, slot]
 
     def row(self, row: int) -> Any:
         """Return the units of one row, [H slots, elements]."""
@@ -102,9 +106,10 @@ class OffloadedLayer:
             new_residents(rule, shape, row * shape.heads * shape.blocks, torch, device)
             for row, rule in enumerate(rules)
         ]
-        self.table = torch.zeros(
-            shape.pairs, max(rule.chosen_blocks for rule in rules), dtype=torch.int32, device=device
-        )
+        self._sink, self._kept = rules[0].sink_blocks, rules[0].recent_blocks - 1
+        most = max(rule.chosen_blocks for rule in rules) + self._sink + self._kept
+        self.table = torch.zeros(shape.pairs, most, dtype=torch.int32, device=device)
+        self._keep_always(whole // size)
         self.counts = torch.zeros(shape.pairs, dtype=torch.int32, device=device)
 
     @property
@@ -125,6 +130,31 @@ class OffloadedLayer:
         block = position // size
         self._host[:, :, block].copy_(self.pages.local(block))
         self._bound(block, self._open.amax(dim=2), self._open.amin(dim=2))
+        for slot in self._always_slots([block]):
+            self.pages.slot(slot).copy_(self.pages.local(block))
+
+    def _keep_always(self, blocks: int) -> None:
+        """Copy the first blocks, and the newest complete ones, to the slots they never leave."""
+        for block in (*range(self._sink), *range(max(blocks - self._kept, self._sink), blocks)):
+            for slot in self._always_slots([block]):
+                self.pages.slot(slot).copy_(self._host[:, :, block])
+
+    def _always_slots(self, blocks: Iterable[int]) -> list[int]:
+        """Return the slots of blocks that are resident beside the pool.
+
+        After the pools' slots come those of sink blocks, then a ring of the newest complete blocks.
+        """
+        first = self.shape.slots - self._sink - self._kept
+        return [
+            first + (block if block < self._sink else self._sink + block % self._kept)
+            for block in blocks
+            if block < self._sink or self._kept
+        ]
+
+    def always(self, position: int) -> list[int]:
+        """Return the complete blocks that are attended at a position whatever is chosen."""
+        active = position // self.shape.block_tokens
+        return [*range(self._sink), *range(max(active - self._kept, self._sink), active)]
 
     def _bound_prompt(self, keys: Any) -> None:
         size = self.shape.block_tokens
@@ -141,17 +171,24 @@ class OffloadedLayer:
         both = both.expand(self.shape.rows, *both.shape[-2:]).reshape(self.shape.pairs, -1)
         self.tiles[:, block // KEY_TILE_BLOCKS, places] = both
 
-    def list_units(self) -> None:
-        """Collect the rows' tables, counted from the first unit of all rows."""
-        per_row = self.shape.heads * self.shape.slots_per_pair
-        heads = self.shape.heads
+    def list_units(self, position: int) -> None:
+        """Collect the rows' tables, counted from the first unit of all, and what is always in."""
+        import torch
+
+        shape, device = self.shape, self.table.device
+        per_row = shape.heads * shape.slots_per_pair
         for row, residents in enumerate(self.residents):
-            place = slice(row * heads, (row + 1) * heads)
+            place = slice(row * shape.heads, (row + 1) * shape.heads)
             self.table[place, : residents.table.shape[1]] = residents.table + row * per_row
             self.counts[place] = residents.count
+        slots = torch.tensor(self._always_slots(self.always(position)), device=device)
+        first = torch.arange(shape.pairs, device=device)[:, None] * shape.slots_per_pair
+        places = self.counts[:, None].long() + torch.arange(len(slots), device=device)
+        self.table.scatter_(1, places, (first + slots).int())
+        self.counts += len(slots)
 
-    def attended(self, blocks: int) -> Any:
-        """Return which of the first blocks are attended beside the local ones, bool [R, H, B]."""
+    def attended(self, position: int) -> Any:
+        """Return which blocks are attended at a position, bool [R, H, B]."""
         import torch
 
         shape = self.shape
@@ -163,7 +200,9 @@ class OffloadedLayer:
             place = slots.long().clamp(max=residents.slot_block.shape[1] - 1)
             block = residents.slot_block.gather(1, place).long()
             found[row].scatter_add_(1, block.clamp(min=0), (listed & (block >= 0)).float())
-        return found[..., :blocks] > 0
+        active = position // shape.block_tokens
+        found[..., [*self.always(position), active]] = 1.0
+        return found[..., : active + 1] > 0
 
 
 class DenseLayer:

@@ -28,7 +28,8 @@ _MOST_GROUP = 16
 class PageShape:
     """State the sizes of one layer for R rows; a pair is (row, KV head).
 
-    ``slots`` of a pair hold blocks, and two more the block being filled and its successor.
+    ``slots`` of a pair hold complete blocks: the pool, then those that are always resident. Two
+    more hold the block being filled and its successor.
     """
 
     rows: int

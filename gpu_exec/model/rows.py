@@ -19,6 +19,7 @@ from oasis_sim.quality.rows import rounded_input
 from oasis_sim.quality.store import ALL, LayerStore, Rows, attend
 from oasis_sim.record.attention import LayerInput
 from oasis_sim.record.orders import order_blocks
+from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.trace.trace import Order
 
 DecisionWatcher = Callable[[int, int, Tensor, Tensor], None]
@@ -120,7 +121,7 @@ class TrueRows:
             memory.kernels.select(residents, scores, self._before, self._at, cap)
             memory.kernels.gather(residents, pages.host, pages.pages.row(row))
             found.append(scores)
-        pages.list_units()
+        pages.list_units(self.position)
         return found
 
     def _report(self, inputs: LayerInput, pages: OffloadedLayer, scores: list[Tensor]) -> None:
@@ -129,15 +130,13 @@ class TrueRows:
         size = pages.shape.block_tokens
         blocks = self.position // size
         order = self.orders[layer] = memory.order(pages.true_scores, blocks)
-        attended = pages.attended(blocks + 1)
+        attended = pages.attended(self.position)
         if memory.watch is not None:
             memory.watch(layer, self.position, torch.stack(scores), attended)
-        attended[..., blocks] = True
         read = np.asarray(attended.cpu())
         overlap = np.zeros(read.shape[:2], dtype=np.int32)
         for row, plan in enumerate(memory.plans):
-            true_set = order[row, :, : plan.rule.chosen_blocks].astype(np.int64)
-            overlap[row] = np.take_along_axis(read[row], true_set, axis=-1).sum(axis=-1)
+            overlap[row] = _overlap(order[row], read[row], plan.rule, self.position)
         counts = torch.stack([residents.counts for residents in pages.residents]).cpu().numpy()
         if self._first:
             counts = np.zeros_like(counts)
@@ -228,6 +227,17 @@ def kernel_query(query: Tensor) -> Tensor:
 def model_output(out: Tensor, inputs: LayerInput) -> Tensor:
     """Return the kernels' output [R, Hq, 128] as the model takes it, [Hq, R, d]."""
     return out[..., : inputs.query.shape[2]].transpose(0, 1).to(inputs.query.dtype)
+
+
+def _overlap(
+    order: Order, read: NDArray[np.bool_], rule: ResidencyRule, position: int
+) -> NDArray[np.int32]:
+    """Count, by head, the blocks read [H, B] that an order [H, N] of all blocks would choose."""
+    last = rule.last_candidate(position)
+    allowed = (order >= rule.sink_blocks) & (order <= last)
+    chosen = allowed & (np.cumsum(allowed, axis=-1) <= rule.chosen_blocks)
+    hit = np.take_along_axis(read, order.astype(np.int64), axis=-1) & chosen
+    return np.asarray(hit.sum(axis=-1), dtype=np.int32)
 
 
 def _mass(

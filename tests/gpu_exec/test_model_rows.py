@@ -68,9 +68,11 @@ def start(path):
     return Start.after_prompt(path, BLOCK, kv_16bit=True)
 
 
-def plan(predictor: str, chosen: int = 4, pool: int = 4, cap: int = 4) -> LoopPlan:
+def plan(
+    predictor: str, chosen: int = 4, pool: int = 4, cap: int = 4, sink: int = 0, recent: int = 1
+) -> LoopPlan:
     """Return a plan that the kernels can follow."""
-    return LoopPlan(ResidencyRule(chosen, pool, cap, 0, 1, BLOCK), predictor)
+    return LoopPlan(ResidencyRule(chosen, pool, cap, sink, recent, BLOCK), predictor)
 
 
 PLANS = [
@@ -79,6 +81,10 @@ PLANS = [
     plan("current"),
     plan("draft", chosen=3, pool=5, cap=2),
     plan("draft", cap=0),
+]
+ALWAYS = [
+    plan("draft", chosen=3, pool=3, cap=2, sink=1, recent=3),
+    plan("previous", chosen=2, pool=4, cap=1, sink=1, recent=3),
 ]
 
 
@@ -93,11 +99,12 @@ def run(model, path, start, plans, backend=None):
 
 
 @needs_compiler
-def test_paged_rows_are_those_of_the_reference(model, path, start):
-    """Same drafts, nearly the same text; counts differ where scores are close, seldom."""
+@pytest.mark.parametrize("plans", [PLANS, ALWAYS])
+def test_paged_rows_are_those_of_the_reference(model, path, start, plans):
+    """Nearly the same text; counts differ where scores are close, seldom."""
     backend = PagedBackend("host", model.query_heads, HostKernels)
-    expected, reference = run(model, path, start, PLANS)
-    found, paged = run(model, path, start, PLANS, backend)
+    expected, reference = run(model, path, start, plans)
+    found, paged = run(model, path, start, plans, backend)
     shares = torch.log_softmax(expected.double(), -1), torch.log_softmax(found.double(), -1)
     divergence = (shares[0].exp() * (shares[0] - shares[1])).sum(-1).mean(0)
     assert float(divergence.median()) < 1e-3
@@ -111,27 +118,33 @@ def test_paged_rows_are_those_of_the_reference(model, path, start):
     assert (
         backend.kernels[0].moved_bytes
         == sum(int(np.stack(log.admitted).sum()) * BLOCK * 512 for log in paged.logs)
-        + sum(each.rule.chosen_blocks for each in PLANS) * 2 * 5 * BLOCK * 512
+        + sum(each.rule.chosen_blocks for each in plans) * 2 * 5 * BLOCK * 512
     )
 
 
 @needs_compiler
-def test_decisions_are_those_of_the_pools_for_the_same_scores(model, path, start):
+@pytest.mark.parametrize("plans", [PLANS, ALWAYS, [plan("current", sink=2)]])
+def test_decisions_are_those_of_the_pools_for_the_same_scores(model, path, start, plans):
     """Replaying the scores of a paged run through the reference pools gives its every decision."""
     seen = []
 
     def watch(layer, position, scores, attended):
         seen.append((layer, position, scores.clone(), attended.clone()))
 
-    run(model, path, start, PLANS, PagedBackend("host", model.query_heads, HostKernels, watch))
-    rules = [each.rule for each in PLANS]
+    _, loops = run(model, path, start, plans, PagedBackend("host", 4, HostKernels, watch))
+    rules = [each.rule for each in plans]
     pools = {layer: RowPools(rules, start.kv_heads, start.blocks) for layer in start.full_layers}
     for layer, position, scores, attended in seen:
         order = torch.sort(scores, dim=-1, descending=True, stable=True).indices
         moved = pools[layer].advance(position, order.numpy(), order.numpy())
-        read = attended.numpy()
-        read[..., position // BLOCK] = True
-        assert read.tolist() == moved.attended.tolist()
+        assert attended.tolist() == moved.attended.tolist()
+        step = position - PROMPT
+        place = start.full_layers.index(layer)
+        for row, log in enumerate(loops.logs):
+            for name in ("needed", "admitted"):
+                assert (
+                    getattr(log, name)[step][place].tolist() == getattr(moved, name)[row].tolist()
+                )
 
 
 @needs_compiler
@@ -230,12 +243,12 @@ def test_shapes_that_the_kernels_lack_are_refused(changes, problem):
 
 
 def test_rules_that_the_kernels_lack_are_refused(start):
-    """Sinks, more recent blocks and shared caps are not decoded there."""
+    """Shared caps, no recent block, and different sinks side by side are not decoded there."""
     backend = PagedBackend("host", 4, HostKernels)
-    for more in ({"sink_blocks": 1}, {"recent_blocks": 2}, {"cap_over_heads": True}):
-        rule = ResidencyRule(4, 4, 4, block_tokens=BLOCK, **more)
+    shared = LoopPlan(ResidencyRule(4, 4, 4, block_tokens=BLOCK, cap_over_heads=True), "draft")
+    for plans in ([shared], [plan("draft", recent=0)], [plan("draft"), plan("draft", sink=1)]):
         with pytest.raises(InputError, match="do not do"):
-            backend.sparse(start, [LoopPlan(rule, "draft")])
+            backend.sparse(start, plans)
 
 
 def test_given_drafts_are_every_row_s():
