@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -17,6 +19,8 @@ from oasis_sim.text import one_line
 
 PROGRAM = "oasis-sim"
 TRACEBACK_VARIABLE = "OASIS_SIM_TRACEBACK"
+OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What the operating system says of a stream that cannot take what is written."""
 COMPLETION_VARIABLE = "_OASIS_SIM_COMPLETE"
 
 COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -180,11 +184,24 @@ def report_failure(error: Exception) -> int:
     if isinstance(error, OasisError):
         return fail(str(error), error.exit_code)
     if isinstance(error, OSError) and error.strerror:
-        where = f"{error.filename}: " if error.filename else ""
-        return fail(f"{where}{error.strerror}", 1)
+        return report_system_error(error)
     if isinstance(error, MemoryError):
         return fail("not enough memory on this machine for this run; make it smaller", 1)
     return internal_error(error)
+
+
+def report_system_error(error: OSError) -> int:
+    """Name the file of an error, or standard output where that took no more.
+
+    Files are written through `oasis_sim.fileio`, whose errors carry their path.
+    """
+    if error.filename:
+        return fail(f"{error.filename}: {error.strerror}", 1)
+    if error.errno not in OUTPUT_ERRORS:
+        return fail(f"{error.strerror}", 1)
+    with contextlib.suppress(OSError):  # a stream without a descriptor has nothing to drop
+        drop_output()
+    return fail(f"standard output: {error.strerror}", 1)
 
 
 def command_of(error: click.ClickException) -> str | None:

@@ -164,6 +164,24 @@ def test_a_reader_that_is_gone_before_the_first_line_is_no_error(delay: str) -> 
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device on this system")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("arguments", [["--help"], ["schemes"], ["profiles", "--format", "json"]])
+def test_a_full_disk_behind_standard_output_is_named(arguments: list[str], unbuffered: str) -> None:
+    """One line that says where there is no space, exit code 1, no trace of the interpreter."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "oasis_sim.cli.main", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+        )
+    assert done.stderr == "oasis-sim: error: standard output: No space left on device\n"
+    assert done.returncode == 1
+
+
 def test_a_shell_can_complete_commands() -> None:
     """Typing `oasis-sim ru<TAB>` in bash offers `run`."""
     request = {
