@@ -14,12 +14,13 @@ from oasis_sim.cli.options import (
     scenario_options_but_scheme,
     spec_from,
 )
-from oasis_sim.cli.terminal import note, simulation_bar
+from oasis_sim.cli.terminal import Warnings, note, simulation_bar
 from oasis_sim.errors import UsageError
 
 if TYPE_CHECKING:
     from oasis_sim.report.side_by_side import Case
 
+SELECTING = ("budget", "evict")
 FETCHING = ("fetch_ratio", "cap_blocks", "pool", "predictor")
 
 
@@ -37,7 +38,10 @@ def compare(names: Sequence[str], everything: bool, **values: Any) -> None:
     if len(names) < 2:
         raise UsageError("compare needs two or more run directories or schemes")
     shown = short_names(names)
-    cases = [case_of(name, short, values) for name, short in zip(names, shown, strict=True)]
+    warnings = Warnings(values["quiet"])
+    cases = [
+        case_of(name, short, values, warnings) for name, short in zip(names, shown, strict=True)
+    ]
     show_comparison(cases, values["output_format"], values["quiet"], everything)
 
 
@@ -49,7 +53,7 @@ def short_names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def case_of(name: str, short: str, values: Mapping[str, Any]) -> Case:
+def case_of(name: str, short: str, values: Mapping[str, Any], warnings: Warnings) -> Case:
     """Read a run directory, or simulate a scheme."""
     from oasis_sim.report.compare import check_case
     from oasis_sim.report.rundir import read_summary
@@ -57,17 +61,16 @@ def case_of(name: str, short: str, values: Mapping[str, Any]) -> Case:
 
     if Path(name).is_dir():
         return check_case(Case(short, read_summary(name)))
-    return Case(short, simulated(for_scheme(values, name), short))
+    return Case(short, simulated(for_scheme(values, name), short, warnings))
 
 
-def simulated(values: Mapping[str, Any], name: str) -> dict[str, Any]:
+def simulated(values: Mapping[str, Any], name: str, warnings: Warnings) -> dict[str, Any]:
     """Simulate one scheme and return the summary of the run."""
-    from oasis_sim.cli.run import show_warnings
     from oasis_sim.engine import simulate
     from oasis_sim.metrics import check_conservation, summarise
 
     scenario = spec_from(values).scenario()
-    show_warnings(scenario, values["quiet"])
+    warnings.show(scenario)
     with simulation_bar(f"simulating {name}", values["quiet"]) as progress:
         result = simulate(scenario, progress)
     check_conservation(result)
@@ -77,13 +80,16 @@ def simulated(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 def for_scheme(values: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return options for one of several schemes.
 
-    Where all KV stays in HBM nothing is fetched: options of fetching are for the others.
+    Where all KV stays in HBM nothing is fetched, and where all of it is attended nothing is
+    selected: such options are for the others.
     """
     from oasis_sim.scheme import load_scheme
 
-    found = {**values, "scheme": name}
-    if not load_scheme(name).offload:
+    found, scheme = {**values, "scheme": name}, load_scheme(name)
+    if not scheme.offload:
         found |= dict.fromkeys(FETCHING)
+    if not scheme.selects:
+        found |= dict.fromkeys(SELECTING)
     return found
 
 

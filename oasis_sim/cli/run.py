@@ -21,7 +21,7 @@ from oasis_sim.cli.options import (
     scenario_options,
     spec_from,
 )
-from oasis_sim.cli.terminal import note, simulation_bar
+from oasis_sim.cli.terminal import Warnings, note, simulation_bar
 from oasis_sim.errors import UsageError
 from oasis_sim.text import plain
 
@@ -56,7 +56,9 @@ def run(**values: Any) -> None:
     if len(schemes) > 1:
         run_each(schemes, values)
     else:
-        show(run_one(values), values["output_format"])
+        # The table ends with the notes of the run; other formats carry them as data.
+        in_table = values["output_format"] == "table"
+        show(run_one(values, Warnings(values["quiet"], in_table)), values["output_format"])
 
 
 def scheme_list(text: str | None) -> list[str]:
@@ -78,11 +80,12 @@ def run_each(schemes: Sequence[str], values: Mapping[str, Any]) -> None:
             each["out"] = str(directory_path(values["out"]) / Path(name).stem)
             # All places are settled before the first simulation.
             AtomicDirectory(each["out"], force=values["force"])
-    cases = [Case(name, run_one(each)) for name, each in asked.items()]
+    warnings = Warnings(values["quiet"])
+    cases = [Case(name, run_one(each, warnings)) for name, each in asked.items()]
     show_comparison(cases, values["output_format"], values["quiet"])
 
 
-def run_one(values: Mapping[str, Any]) -> dict[str, Any]:
+def run_one(values: Mapping[str, Any], warnings: Warnings) -> dict[str, Any]:
     """Simulate one scenario, write its directory and return its summary."""
     from oasis_sim.report.config import write_config
 
@@ -91,7 +94,7 @@ def run_one(values: Mapping[str, Any]) -> dict[str, Any]:
     spec, scenario = load(values)
     config = write_config(spec, scenario)
     place = RunPlace.choose(values["out"], values["force"], scenario, config)
-    show_warnings(scenario, quiet)
+    warnings.show(scenario)
     if spec.disaggregation is None:
         summary, files, tokens = on_one_node(scenario, config, quiet)
     else:
@@ -204,25 +207,6 @@ def default_name(scenario: Scenario, config: str) -> str:
     parts = (scenario.scheme.name, scenario.model.name, scenario.profile.name)
     words = re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-.")[:80]
     return f"{words or 'run'}-{digest[:HASH_CHARACTERS]}"
-
-
-def show_warnings(scenario: Scenario, quiet: bool) -> None:
-    """Tell what the readers dropped or assumed, what requests were read, and who prices them."""
-    engine, own = scenario.engine_name, scenario.scheme.name
-    if own in scenario.profile.engines and engine not in (own, "roofline"):
-        note(
-            f"scheme {own} is priced by engine {engine}; profile {scenario.profile.name} also has "
-            f"an engine of its own for it (--engine {own})",
-            quiet,
-        )
-    workload = scenario.workload
-    if workload.format not in ("closed_loop", "poisson"):
-        note(workload.summary, quiet)
-    for trace in scenario.traces:
-        for text in trace.warnings:
-            note(f"{trace.name}: {text}", quiet)
-    for text in workload.warnings:
-        note(text, quiet)
 
 
 def show(summary: Mapping[str, Any], output_format: str) -> None:

@@ -6,10 +6,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
 
 from oasis_sim.text import one_line
+
+if TYPE_CHECKING:
+    from oasis_sim.engine.scenario import Scenario
 
 SECONDS_BETWEEN_UPDATES = 0.1
 SECONDS_BETWEEN_LINES = 10.0
@@ -21,6 +25,38 @@ def note(text: str, quiet: bool = False) -> None:
     """Print one line on standard error, unless quiet."""
     if not quiet:
         click.echo(one_line(text), err=True)
+
+
+class Warnings:
+    """Tell what is known of scenarios before they are simulated, each line once."""
+
+    def __init__(self, quiet: bool, in_table: bool = False) -> None:
+        """Say nothing when `quiet`; `in_table`: the result repeats what the readers warned of."""
+        self._quiet = quiet
+        self._in_table = in_table
+        self._told: set[str] = set()
+
+    def show(self, scenario: Scenario) -> None:
+        """Tell what the readers dropped or assumed, what requests were read, who prices them."""
+        engine, own = scenario.engine_name, scenario.scheme.name
+        if own in scenario.profile.engines and engine not in (own, "roofline"):
+            self._tell(
+                f"scheme {own} is priced by engine {engine}; profile {scenario.profile.name} also "
+                f"has an engine of its own for it (--engine {own})"
+            )
+        workload = scenario.workload
+        if workload.format not in ("closed_loop", "poisson"):
+            self._tell(workload.summary)
+        for trace in scenario.traces:
+            for text in trace.warnings:
+                self._tell(f"{trace.name}: {text}")
+        for text in () if self._in_table else workload.warnings:
+            self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            note(text, self._quiet)
 
 
 @contextmanager

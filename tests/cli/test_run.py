@@ -394,3 +394,35 @@ def test_progress_is_drawn_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
     assert "simulating" in terminal.getvalue()
     with progress_bar("x", quiet=True) as progress:
         assert progress is None
+
+
+@pytest.mark.parametrize("output_format", ["table", "json", "csv"])
+def test_a_note_on_the_requests_is_told_once(
+    output_format: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A terminal shows both streams: the table has the note, beside data it goes to the other."""
+    monkeypatch.chdir(tmp_path)
+    row = '{"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1]}\n'
+    (tmp_path / "requests.jsonl").write_text(row)
+    options = ("--workload", "requests.jsonl", "--workload-format", "mooncake")
+    assert main(["run", *options, "--scheme", "dense", "--format", output_format]) == 0
+    shown = capsys.readouterr()
+    in_table = output_format == "table"
+    assert shown.err.count("hash_ids are ignored") == (0 if in_table else 1)
+    assert shown.out.count("hash_ids are ignored") == 1
+
+
+def test_several_schemes_tell_a_note_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The requests are the same for all schemes, so what is said of them is, too."""
+    monkeypatch.chdir(tmp_path)
+    row = '{"timestamp": 0, "input_length": 600, "output_length": 2, "hash_ids": [1]}\n'
+    (tmp_path / "requests.jsonl").write_text(row)
+    options = ("--workload", "requests.jsonl", "--workload-format", "mooncake")
+    for command in (["run", "--scheme", "dense,quest"], ["compare", "dense", "quest"]):
+        assert main([*command, *options]) == 0
+        assert capsys.readouterr().err.count("hash_ids are ignored") == 1
