@@ -117,7 +117,8 @@ class DecodeNode:
     def _steps(self) -> Generator[simpy.Event, Any, None]:
         """Run steps until one of the rows ends, some have run, or something comes in."""
         self._state.scalars[NOW] = self._env.now
-        count = min(STEPS_AHEAD, int(self.rows.left.min()))
+        self._renew_prices()
+        count = min(STEPS_AHEAD, int(self.rows.left.min()), LONGEST_PRICE - self._priced)
         before = self.rows.save(), [array.copy() for array in self._state]
         fetch = self._hooks.fetch(self)
         log, quality = self._execute(count, fetch)
@@ -139,10 +140,14 @@ class DecodeNode:
         self.rows.left -= len(log)
         self._hooks.commit(self, log, quality)
 
+    def _renew_prices(self) -> None:
+        """Price the rows anew when they have changed, or have run long enough."""
+        if self._prices is None or self._priced == LONGEST_PRICE:
+            self._prices, self._priced = price(self._sizes.cost, self.rows.rows, 0), 0
+
     def _execute(self, count: int, fetch: FetchCosts) -> tuple[Int64, Float64]:
         """Run steps in compiled code; return their log and their quality sums."""
-        if self._prices is None or self._priced >= LONGEST_PRICE:
-            self._prices, self._priced = price(self._sizes.cost, self.rows.rows, 0), 0
+        assert self._prices is not None
         tables = self._walks.tables
         log = np.empty((count, REMOTE_COLUMNS), dtype=np.int64)
         quality = np.empty((count, tables.quality.shape[1]))

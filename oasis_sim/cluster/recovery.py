@@ -115,5 +115,5 @@ class Recovery:
             job.target, job.context = job.prompt + job.generated, 0
             loop.book.preempted(job)
             loop.record.requests.recomputed_tokens[job.index] += job.target
-            loop.settle_need(visit)
+            loop.demand.settle(visit)
             loop.send_to_prefill(visit)

@@ -15,12 +15,12 @@ import numpy.typing as npt
 import simpy
 
 from oasis_sim.cluster.decode import DecodeNode, Hooks
-from oasis_sim.cluster.growth import Growth
+from oasis_sim.cluster.demand import Demand
 from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.prefill import PrefillNode
 from oasis_sim.cluster.record import Record
 from oasis_sim.cluster.recovery import Recovery
-from oasis_sim.cluster.sizes import NodeSizes, fetch_prices
+from oasis_sim.cluster.sizes import fetch_prices
 from oasis_sim.cluster.steps import FetchCosts
 from oasis_sim.cluster.transport import Transport
 from oasis_sim.cluster.visit import Stage, Visit
@@ -41,16 +41,17 @@ class ClusterLoop:
     def __init__(
         self,
         cluster: Cluster,
-        sizes: NodeSizes,
+        demand: Demand,
         plan: MemoryPlan,
         walks: Walks,
-        growth: Growth | None,
         book: RequestBook,
         progress: Progress | None,
     ) -> None:
-        """Prepare idle nodes; `growth` says what partial fetching needs (None: full transfer)."""
+        """Prepare idle nodes; nothing happens before `run`."""
+        sizes = demand.sizes
         self.env = simpy.Environment(initial_time=0)
         self.cluster, self.sizes, self.book = cluster, sizes, book
+        self.demand = demand
         self.record = Record(len(book), cluster.prefill, cluster.decode, sizes.block_layer)
         self.recovery = Recovery(self)
         self.prefill = [
@@ -61,10 +62,10 @@ class ClusterLoop:
             DecodeNode(self.env, number, sizes, plan, walks, self._hooks())
             for number in range(cluster.decode)
         ]
-        self.transport = Transport(self.env, cluster, self.record)
+        self.transport = Transport(self.env, cluster, self.record, self._shared)
         self.visits: dict[int, Visit] = {}
         self.homeless: list[Visit] = []
-        self._walks, self._growth, self._progress = walks, growth, progress
+        self._walks, self._progress = walks, progress
         self._slot: simpy.Event | None = None
         self._over = self.env.event()
         self._arriving = True
@@ -118,38 +119,13 @@ class ClusterLoop:
         """Refuse a request that no node could ever hold."""
         job, sizes, node = visit.job, self.sizes, self.decode[0]
         hbm = max(sizes.hbm_bytes(job.prompt, job.output), sizes.footprint.dense_bytes(job.prompt))
-        self.settle_need(visit)
+        self.demand.settle(visit)
         if hbm <= node.hbm.capacity_bytes and visit.host_bytes <= node.host.capacity_bytes:
             return True
         host_room = node.host.capacity_bytes
         self.book.reject(job, hbm, node.hbm.capacity_bytes, visit.host_bytes, host_room)
         del self.visits[job.index]
-        self._free_slot()
         return False
-
-    def settle_need(self, visit: Visit) -> None:
-        """Work out what a request takes on both nodes, for its present context."""
-        job, sizes = visit.job, self.sizes
-        left = job.remaining
-        partial = self._growth is not None and sizes.is_sparse(job.prompt)
-        visit.need = (
-            self._growth.need(job.index, visit.context) if self._growth and partial else None
-        )
-        visit.hbm_bytes = sizes.hbm_bytes(visit.context, left)
-        visit.host_bytes = 0
-        if sizes.is_sparse(job.prompt) and sizes.cost.scheme.offload:
-            visit.host_bytes = left * sizes.kv_token + self._prompt_bytes(visit, left)
-        visit.staged_bytes = visit.context * sizes.cost.share.model.kv_bytes_per_token
-        visit.prefill_ps = sizes.prefill_ps(visit.context)
-        if visit.need is not None:
-            visit.prefill_ps += sizes.extra_step_ps(visit.context)
-
-    def _prompt_bytes(self, visit: Visit, steps: int) -> int:
-        """Return the bytes of a prompt that the decode host holds after some steps."""
-        if visit.need is None:
-            return visit.context * self.sizes.kv_token
-        fetched = visit.need.fetched(steps, self._walks.tables.group_size)
-        return (visit.need.union + fetched) * self.sizes.block_layer
 
     def send_to_prefill(self, visit: Visit) -> None:
         """Give a request to a prefill node and name its decode node."""
@@ -207,8 +183,7 @@ class ClusterLoop:
 
     def _send(self, visit: Visit, node: DecodeNode, life: int) -> Generator[simpy.Event, Any, None]:
         """Carry a request's KV to its decode node; it joins the batch when all is there."""
-        union = visit.need.union if visit.need is not None else None
-        parts = self.sizes.parts(visit.context, union)
+        parts = self.demand.parts(visit)
         self.record.resident.change(self.now_ps, 1)
         if visit.host_bytes:
             visit.held_bytes = parts.kv.total_bytes
@@ -226,6 +201,11 @@ class ClusterLoop:
             visit.age = 0
             node.arrived.append(visit)
             node.poke()
+
+    def _shared(self, decode: int) -> None:
+        """Let a decode node price its fetches anew."""
+        if self.demand.fetches:
+            self.decode[decode].poke()
 
     def _fetch(self, node: DecodeNode) -> FetchCosts:
         """Return the price of fetches of a node's coming steps."""
@@ -265,7 +245,7 @@ class ClusterLoop:
         node.host.change(-visit.host_bytes)
         held = visit.held_bytes
         if visit.host_bytes and visit.age:
-            fetched = self._prompt_bytes(visit, visit.age) - visit.held_bytes
+            fetched = self.demand.prompt_bytes(visit, visit.age) - visit.held_bytes
             self.record.requests.fetched_bytes[index] += fetched
             held += fetched + visit.age * self.sizes.kv_token
         self.record.host(visit.decode, self.now_ps, -held)

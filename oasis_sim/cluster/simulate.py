@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from oasis_sim.cluster.demand import Demand
 from oasis_sim.cluster.growth import Growth
+from oasis_sim.cluster.picture import slices
 from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.result import ClusterResult
 from oasis_sim.cluster.serving import ClusterLoop, Progress
@@ -38,8 +40,9 @@ def simulate_cluster(
     )
     sizes = NodeSizes(cost, cluster, walks)
     growth = Growth(scenario, walks) if sizes.partial else None
+    demand = Demand(sizes, growth, walks.tables.group_size)
     book = RequestBook(workload, scenario.concurrency, scenario.think_ps)
-    loop = ClusterLoop(cluster, sizes, plan, walks, growth, book, progress)
+    loop = ClusterLoop(cluster, demand, plan, walks, book, progress)
     loop.run()
     if book.rejected == len(book):
         raise RunFailed(f"no request fits: {book.first_refusal}; {book.advice}")
@@ -51,7 +54,7 @@ def simulate_cluster(
         scenario=scenario,
         steps=steps,
         requests=book.log(),
-        slices=(),
+        slices=slices(record.requests),
         memory=plan,
         itl_ps=gaps,
         itl_count=counts,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import simpy
@@ -16,11 +16,22 @@ from oasis_sim.network import Transfer
 
 
 class Transport:
-    """Carry hand-overs over the network of a cluster and count what it moved."""
+    """Carry hand-overs over the network of a cluster and count what it moved.
 
-    def __init__(self, env: simpy.Environment, cluster: Cluster, record: Record) -> None:
+    `changed` is called with the number of a decode node when another number of transfers share its
+    NICs, because the price of its fetches has changed.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        cluster: Cluster,
+        record: Record,
+        changed: Callable[[int], None],
+    ) -> None:
         self.fabric = Fabric(env, cluster.network, cluster.nodes)
         self._env, self._cluster, self._record = env, cluster, record
+        self._changed = changed
         self._share = [1.0] * cluster.nodes
         self._inbound = [0] * cluster.decode
         self._completions = [0] * cluster.decode
@@ -76,9 +87,9 @@ class Transport:
         start, decode = int(self._env.now), visit.decode
         flow = self.fabric.send(visit.prefill, self._cluster.prefill + decode, transfer)
         visit.flows.append(flow)
-        self._inbound[decode] += 1
+        self._count(decode, 1)
         yield flow.done
-        self._inbound[decode] -= 1
+        self._count(decode, -1)
         if visit.life == life:
             self._record.network.add(start, int(self._env.now), float(transfer.total_bytes))
 
@@ -89,11 +100,15 @@ class Transport:
             moved = flow.transfer.total_bytes
             if flow.parts:
                 moved = self.fabric.cancel(flow)
-                self._inbound[visit.decode] -= 1
+                self._count(visit.decode, -1)
             if not flow.done.triggered:
                 self._record.network.add(flow.start_ps, now, float(moved))
             self._record.vain_bytes += moved
         visit.flows.clear()
+
+    def _count(self, decode: int, change: int) -> None:
+        self._inbound[decode] += change
+        self._changed(decode)
 
     def _is_hit(self, decode: int) -> bool:
         """Count a completion of a decode node; say whether it is one that fails."""

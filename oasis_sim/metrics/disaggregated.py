@@ -54,7 +54,7 @@ def _network(result: ClusterResult, span: int) -> dict[str, Any]:
     limit = nominal * network.efficiency.at(network.coalesce_bytes)
     rate = _per_second(total, span)
     bins = result.timeline.network_bytes
-    peak = bins.max(initial=0.0) * PS_PER_S / result.timeline.bin_ps
+    peak = bins.max(initial=0.0) * PS_PER_S / max(min(result.timeline.bin_ps, span), 1)
     return {
         "bytes_per_step_mean": significant(total / max(len(result.run.steps), 1)),
         "gb_per_s_mean": None if rate is None else significant(rate / GB),
