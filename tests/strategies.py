@@ -133,6 +133,7 @@ def residency_rules(draw: st.DrawFn, block_tokens: int | None = None) -> Residen
         recent_blocks=draw(st.integers(0, 3)),
         block_tokens=block_tokens or draw(st.sampled_from([1, 2, 4, 16])),
         on_demand=draw(st.booleans()),
+        depth_blocks=draw(st.none() | st.integers(0, chosen + 1)),
     )
 
 

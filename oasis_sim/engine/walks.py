@@ -8,21 +8,30 @@ starts at a place of its own, so that requests are not in step with each other.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from oasis_sim.engine.costs import GpuShare
 from oasis_sim.engine.result import Quality
 from oasis_sim.engine.stretch import WalkTables
+from oasis_sim.model import ModelShape
 from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.residency.walk import WalkTable, build_walk
 from oasis_sim.scheme import Scheme
 from oasis_sim.trace import AttentionTrace
 
-# Caps that an adaptive scheme chooses from, in blocks per head, layer and step.
+# What an adaptive scheme chooses from, from little to much: one block per head, layer and step, if
+# it is among the best part of the selection; then more blocks, among the best nine tenths. A block
+# of the last tenth hardly matters and takes the slot of one that may (docs/schemes.md).
+ONE_BLOCK_DEPTHS = (0.1, 0.25, 0.5, 0.75)
 CAP_LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 25, 32, 48, 64, 96, 128)
+DEPTH = 0.9
+# Tables are kept, since a sweep asks for the same ones again and again; each is below 100 kB.
+KEPT_WALKS = 128
 
 # Fractional part of the golden ratio in 32 bits: multiples of it spread evenly over a cycle.
 GOLDEN_32 = 2_654_435_769
@@ -84,9 +93,7 @@ def build_walks(
     rules = cap_ladder(scheme)
     rungs = [
         tuple(
-            build_walk(
-                trace, rule, scheme.predictor, drafter, model, speculative=scheme.speculative
-            )
+            _walk(trace, rule, scheme.predictor, drafter, model, scheme.speculative)
             for trace in traces
         )
         for rule in rules
@@ -111,6 +118,19 @@ def build_walks(
     return Walks(tables, first, length, walks, _quality(walks, traces), seed)
 
 
+@lru_cache(maxsize=KEPT_WALKS)
+def _walk(
+    trace: AttentionTrace,
+    rule: ResidencyRule,
+    predictor: str,
+    drafter: str | None,
+    model: ModelShape,
+    speculative: bool,
+) -> WalkTable:
+    """Build the walk of one trace, or return the one that was built before."""
+    return build_walk(trace, rule, predictor, drafter, model, speculative=speculative)
+
+
 def _tables(
     admitted: np.ndarray, needed: np.ndarray, quality: np.ndarray, tokens: np.ndarray, *, rungs: int
 ) -> WalkTables:
@@ -128,16 +148,21 @@ def _tables(
 
 
 def cap_ladder(scheme: Scheme) -> tuple[ResidencyRule, ...]:
-    """Return the rules that a step may follow: one, or one per cap for an adaptive scheme.
+    """Return the rules that a step may follow: one, or a ladder of them for an adaptive scheme.
 
-    Each cap's table is a steady state of its own: a step that changes the cap goes on as if that
-    cap had always been in force.
+    Each rung's table is a steady state of its own: a step that changes the rung goes on as if that
+    one had always been in force.
     """
     rule = residency_rule(scheme)
     if not scheme.adaptive_cap:
         return (rule,)
     caps = [cap for cap in CAP_LADDER if cap < rule.chosen_blocks]
-    return tuple(dataclasses.replace(rule, cap_blocks=cap) for cap in (*caps, rule.chosen_blocks))
+    rungs = [(1, part) for part in ONE_BLOCK_DEPTHS]
+    rungs += [(cap, DEPTH) for cap in (*caps, rule.chosen_blocks)]
+    return tuple(
+        dataclasses.replace(rule, cap_blocks=cap, depth_blocks=math.ceil(part * rule.chosen_blocks))
+        for cap, part in rungs
+    )
 
 
 def _columns(walk: WalkTable) -> np.ndarray:

@@ -36,6 +36,7 @@ class Sizes(NamedTuple):
     chosen: int
     pool: int
     cap: int
+    depth: int
     sink: int
     recent: int
     block_tokens: int

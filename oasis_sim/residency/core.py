@@ -73,6 +73,7 @@ def admit(head: Head, sizes: Sizes, target: int, resident: int) -> tuple[int, in
     slot_of, chosen, missing = head.slot_of, head.chosen, head.missing
     within, outside = head.inside, head.outside
     needed = 0
+    eligible = 0
     inside = 0
     for index in range(target):
         block = chosen[index]
@@ -81,7 +82,8 @@ def admit(head: Head, sizes: Sizes, target: int, resident: int) -> tuple[int, in
         inside += here
         missing[needed] = block
         needed += not here
-    admitted = min(needed, sizes.cap)
+        eligible += (not here) & (index < sizes.depth)
+    admitted = min(eligible, sizes.cap)
     free = sizes.pool - resident
     for index in range(admitted):
         block = missing[index]

@@ -47,8 +47,9 @@ class HeadPool:
         return sorted(outside, key=lambda block: (self.stamp[block], block))
 
     def missing(self, target: list[int]) -> list[int]:
-        """Return the ranks of the target's blocks that are not resident."""
-        return [rank for rank, block in enumerate(target) if block not in self.slot_of]
+        """Return the ranks of the target's blocks that are not resident and may be admitted."""
+        best = target[: self.rule.depth]
+        return [rank for rank, block in enumerate(best) if block not in self.slot_of]
 
     def advance(
         self, step: int, target: list[int], cap: int | None = None
@@ -58,7 +59,8 @@ class HeadPool:
         `cap` takes the place of the rule's.
         """
         needed = [block for block in target if block not in self.slot_of]
-        admitted = needed[: self.rule.cap_blocks if cap is None else cap]
+        eligible = [target[rank] for rank in self.missing(target)]
+        admitted = eligible[: self.rule.cap_blocks if cap is None else cap]
         excess = max(0, len(self.slot_of) + len(admitted) - self.rule.pool_blocks)
         victims = self.eviction_order(target)[:excess]
         used = set(self.slot_of.values())

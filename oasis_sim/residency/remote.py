@@ -160,6 +160,7 @@ def _scaled_rules(rule: ResidencyRule, chosen: int) -> list[tuple[float, Residen
     """Return rules at the trace's depth with their weights: one, or the caps below and above."""
     ratio = chosen / rule.chosen_blocks
     pool = max(chosen, round(rule.pool_blocks * ratio))
+    depth = round(rule.depth * ratio)
     if rule.cap_blocks >= rule.pool_blocks:
         caps = [(1.0, pool)]
     else:
@@ -169,7 +170,9 @@ def _scaled_rules(rule: ResidencyRule, chosen: int) -> list[tuple[float, Residen
     return [
         (
             share,
-            dataclasses.replace(rule, chosen_blocks=chosen, pool_blocks=pool, cap_blocks=cap),
+            dataclasses.replace(
+                rule, chosen_blocks=chosen, pool_blocks=pool, cap_blocks=cap, depth_blocks=depth
+            ),
         )
         for share, cap in caps
         if share > 0.0

@@ -15,7 +15,8 @@ class ResidencyRule:
     """State how many blocks a head may hold, choose and admit. Counts are blocks per KV head.
 
     ``chosen_blocks`` (k) may be selected per step; ``pool_blocks`` (P >= k) fit in HBM;
-    ``cap_blocks`` (C) may be admitted per step, P or more meaning no cap. The first
+    ``cap_blocks`` (C) may be admitted per step, P or more meaning no cap, and only those among the
+    best ``depth_blocks`` of the selection (None: all of it). The first
     ``sink_blocks`` and the newest ``recent_blocks`` (the one being filled included) are always
     resident, besides the pool. ``on_demand`` selects with the current query itself instead of a
     prediction made one step ahead. With ``cap_over_heads`` the heads of a layer share their caps:
@@ -33,6 +34,7 @@ class ResidencyRule:
     on_demand: bool = False
     cap_over_heads: bool = False
     belady: bool = False
+    depth_blocks: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse sizes that contradict each other."""
@@ -44,10 +46,19 @@ class ResidencyRule:
             "recent_blocks": 0,
             "block_tokens": 1,
         }
+        if self.depth_blocks is not None:
+            least["depth_blocks"] = 0
         for field, minimum in least.items():
             value = getattr(self, field)
             if value < minimum:
                 raise InputError(f"{value} is too small", field=field, fix=f"use {minimum} or more")
+
+    @property
+    def depth(self) -> int:
+        """Return how many of the best blocks of a selection may be admitted when they miss."""
+        if self.depth_blocks is None:
+            return self.chosen_blocks
+        return min(self.depth_blocks, self.chosen_blocks)
 
     def last_candidate(self, position: int) -> int:
         """Return the newest block that selection may choose at a token position."""

@@ -169,6 +169,7 @@ def _core_sizes(rule: ResidencyRule, path: StepPath) -> arrays.Sizes:
         rule.chosen_blocks,
         rule.pool_blocks,
         min(rule.cap_blocks, rule.pool_blocks),
+        rule.depth,
         rule.sink_blocks,
         rule.recent_blocks,
         rule.block_tokens,

@@ -61,11 +61,11 @@ def _head(group: Head, number: int) -> Head:
 
 
 @compiled
-def _grant(group: Head, targets: Int64, total: int, grants: Int64) -> None:
+def _grant(group: Head, targets: Int64, depth: int, total: int, grants: Int64) -> None:
     """Spread `total` admissions over missing blocks: better ranks first, then lower heads."""
     for number in range(targets.shape[0]):
         grants[number] = 0
-    for rank in range(group.chosen.shape[1]):
+    for rank in range(min(depth, group.chosen.shape[1])):
         for number in range(targets.shape[0]):
             if rank >= targets[number] or total == 0:
                 continue
@@ -142,12 +142,13 @@ def _advance(
             end = edges[number, END]
             look_ahead(head, targets[number], place[0], end, state.future, number)
     if state.over_heads:
-        _grant(group, targets, sizes.cap * heads, grants)
+        _grant(group, targets, sizes.depth, sizes.cap * heads, grants)
     for number in range(heads):
         granted = Sizes(
             sizes.chosen,
             sizes.pool,
             grants[number],
+            sizes.depth,
             sizes.sink,
             sizes.recent,
             sizes.block_tokens,

@@ -10,7 +10,7 @@ import pytest
 from oasis_sim.engine import RunResult, simulate
 from oasis_sim.engine.costs import CostModel, GpuShare
 from oasis_sim.engine.memory import footprint
-from oasis_sim.engine.walks import cap_ladder
+from oasis_sim.engine.walks import build_walks, cap_ladder
 from oasis_sim.hardware import HardwareProfile, load_profile
 from oasis_sim.metrics import check_conservation
 from oasis_sim.model import load_model
@@ -151,23 +151,27 @@ def test_kv_that_leaves_in_prefill_is_gone_at_the_first_token(name: str) -> None
 
 @pytest.mark.parametrize("gb_per_s", [0.5, 2.0, 8.0, 400.0])
 def test_adaptive_cap_takes_what_hides(gb_per_s: float) -> None:
-    """No slower than the smallest cap by more than what cannot hide; the faster the link the more.
+    """No slower than the least it may fetch by more than what cannot hide, never above the most.
 
-    With a link that hides everything it fetches all that is predicted.
+    With a link that hides everything it fetches all missing blocks of the best nine tenths.
     """
     profile = with_link(gb_per_s)
-    adaptive = simulate(scenario("oasis-adaptive", profile=profile))
-    least = simulate(scenario(small_scheme("oasis", cap_blocks=1), profile=profile))
-    whole = simulate(
-        scenario(dataclasses.replace(small_scheme("oasis"), fetch_ratio=None), profile=profile)
-    )
-    runs = (least, adaptive, whole)
+    adaptive = scenario("oasis-adaptive", profile=profile)
+    share = GpuShare(adaptive.model, adaptive.tp)
+    walks = build_walks(adaptive.traces, adaptive.scheme, share, None, 0)
+    least, *_, most = walks.tables.rung_blocks.mean(axis=1)
+    fixed = [
+        scenario(small_scheme("oasis", cap_blocks=cap, fetch_ratio=None), profile=profile)
+        for cap in (0, adaptive.scheme.chosen_blocks)
+    ]
+    runs = [simulate(case) for case in (fixed[0], adaptive, fixed[1])]
     step = [(r.steps.end_ps - r.steps.start_ps)[full_steps(r)].mean() for r in runs]
-    moved = [r.steps.admitted_blocks[full_steps(r)].mean() for r in runs]
-    assert moved[0] <= moved[1] <= moved[2]
+    full = full_steps(runs[1])
+    moved = (runs[1].steps.admitted_blocks / runs[1].steps.sparse_rows.clip(1))[full].mean()
+    assert 0.8 * least <= moved <= 1.1 * most
     assert step[1] <= max(step[0] * 1.05, step[2])
     if gb_per_s == 400.0:
-        assert moved[1] == pytest.approx(moved[2])
+        assert moved == pytest.approx(most, rel=0.1)
 
 
 def test_accepted_drafts_are_kept() -> None:
@@ -196,13 +200,37 @@ def test_rejected_drafts_change_nothing() -> None:
 
 
 def test_ladder_of_caps() -> None:
-    """Caps rise to the whole selection; a fixed cap is a ladder of one."""
-    caps = [rule.cap_blocks for rule in cap_ladder(load_scheme("oasis-adaptive"))]
-    assert caps == sorted(set(caps))
-    assert (1, 128) == (caps[0], caps[-1])
-    assert [6] == [rule.cap_blocks for rule in cap_ladder(load_scheme("oasis"))]
+    """From one block of the best tenth to all of the best nine tenths; a fixed cap is one rung."""
+    rules = cap_ladder(load_scheme("oasis-adaptive"))
+    rungs = [(rule.cap_blocks, rule.depth) for rule in rules]
+    assert rungs == sorted(set(rungs))
+    assert [(1, 13), (1, 32), (1, 64), (1, 96), (1, 116), (2, 116)] == rungs[:6]
+    assert (128, 116) == rungs[-1]
+    assert [(6, 128)] == [(r.cap_blocks, r.depth) for r in cap_ladder(load_scheme("oasis"))]
     short = with_options(load_scheme("oasis-adaptive"), budget_tokens=80)
-    assert [1, 2, 3, 4, 5] == [rule.cap_blocks for rule in cap_ladder(short)]
+    assert [1, 1, 1, 1, 1, 2, 3, 4, 5] == [rule.cap_blocks for rule in cap_ladder(short)]
+
+
+def test_higher_rungs_admit_more() -> None:
+    """Blocks rise from rung to rung, so that the widest that hides can be found."""
+    found = build_walks(
+        (random_trace(),), small_scheme("oasis-adaptive"), GpuShare(TINY, 1), None, 0
+    )
+    blocks = found.tables.rung_blocks.sum(axis=1)
+    assert (np.diff(blocks) >= 0).all()
+    assert blocks[0] < blocks[4] < blocks[-1]
+
+
+def test_walks_are_built_once() -> None:
+    """Runs with the same trace, rule and model share their tables."""
+    trace = random_trace()
+    first, second = (
+        build_walks((trace,), small_scheme("oasis"), GpuShare(TINY, tp), None, seed)
+        for tp, seed in ((1, 0), (2, 3))
+    )
+    assert first.walks[0] is second.walks[0]
+    other = build_walks((trace,), small_scheme("oasis-pool"), GpuShare(TINY, 1), None, 0)
+    assert first.walks[0] is not other.walks[0]
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_moves_replay_to_a_consistent_pool(trace: AttentionTrace, rule: Residenc
             row = np.ravel_multi_index((step, layer, head), log.needed.shape)
             span = slice(moves.offset[row], moves.offset[row + 1])
             assert span.stop - span.start == log.admitted[step, layer, head]
-            assert span.stop - span.start <= min(rule.cap_blocks, rule.chosen_blocks)
+            assert span.stop - span.start <= min(rule.cap_blocks, rule.depth)
             assert len(set(moves.slot[span])) == span.stop - span.start
             slots[moves.slot[span]] = moves.block[span]
             held = slots[slots != NO_BLOCK]
@@ -92,7 +92,7 @@ def test_moves_replay_to_a_consistent_pool(trace: AttentionTrace, rule: Residenc
 @given(attention_traces(), residency_rules())
 def test_no_cap_attends_the_whole_target(trace: AttentionTrace, rule: ResidencyRule) -> None:
     """Without a cap and with the true query as target, overlap is the true set itself."""
-    free = replace(rule, cap_blocks=rule.pool_blocks, on_demand=True)
+    free = replace(rule, cap_blocks=rule.pool_blocks, on_demand=True, depth_blocks=None)
     log = simulate(trace.use_order, trace.use_order, trace.position, free)
     np.testing.assert_array_equal(log.needed, log.admitted)
     pool = HeadPool(free)
@@ -119,7 +119,7 @@ def test_a_cap_over_heads_grants_as_much_as_separate_caps_or_more(
     trace: AttentionTrace, rule: ResidencyRule
 ) -> None:
     """A layer admits C x heads together, or all that it needs."""
-    rule = replace(rule, cap_over_heads=True)
+    rule = replace(rule, cap_over_heads=True, depth_blocks=None)
     log = simulate(trace.use_order, trace.use_order, trace.position, rule)
     total = rule.cap_blocks * log.needed.shape[2]
     np.testing.assert_array_equal(
@@ -131,7 +131,7 @@ def test_a_cap_over_heads_grants_as_much_as_separate_caps_or_more(
 @given(attention_traces(), residency_rules())
 def test_no_eviction_misses_less_than_belady(trace: AttentionTrace, rule: ResidencyRule) -> None:
     """Without a cap, knowing the future needs no more fetches than the least recently selected."""
-    rule = replace(rule, cap_blocks=rule.pool_blocks)
+    rule = replace(rule, cap_blocks=rule.pool_blocks, depth_blocks=None)
     needed = [
         simulate(trace.use_order, trace.use_order, trace.position, each).needed.sum(axis=0)
         for each in (rule, replace(rule, belady=True))
@@ -194,6 +194,7 @@ def test_total_mass_sums_all_blocks() -> None:
         ("chosen_blocks", 0),
         ("pool_blocks", 3),
         ("cap_blocks", -1),
+        ("depth_blocks", -1),
         ("sink_blocks", -1),
         ("recent_blocks", -1),
         ("block_tokens", 0),
