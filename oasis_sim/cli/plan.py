@@ -11,17 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oasis_sim.cli.asked import options_shown, repeated
-from oasis_sim.cli.compare import for_scheme
-from oasis_sim.cli.options import (
-    SCHEME_PARTS,
-    output_options,
-    scenario_options_but_scheme,
-    spec_from,
-)
+from oasis_sim.cli.options import output_options, scenario_options_but_scheme
+from oasis_sim.cli.plan_jobs import jobs_of
 from oasis_sim.cli.plan_more import asked_about, crossovers_of, evidence_of, in_order
 from oasis_sim.cli.report_files import check_place, format_of, write_report
 from oasis_sim.cli.terminal import note
-from oasis_sim.errors import InputError, TargetMissed, UsageError
+from oasis_sim.errors import InputError, TargetMissed
 
 if TYPE_CHECKING:
     from oasis_sim.plan.evidence import Evidence
@@ -29,7 +24,6 @@ if TYPE_CHECKING:
     from oasis_sim.plan.planner import Answer, Job
 
 DEFAULT_SCHEMES = "dense,oasis"
-FIRST_REQUESTS = 500
 UNSAID = ("workers", "quiet", "output_format", "reports", "force")
 """Options that change nothing in the result: the command that repeats it goes without them."""
 
@@ -44,6 +38,13 @@ UNSAID = ("workers", "quiet", "output_format", "reports", "force")
     show_default=True,
     metavar="NAMES",
     help="KV cache schemes, with commas.",
+)
+@click.option(
+    "--vary",
+    multiple=True,
+    metavar="NAME=VALUES",
+    help="Let a part of the schemes take several values, such as fetch_ratio=0.02,0.05 or "
+    "budget=1024..4096x2. Repeatable.",
 )
 @click.option(
     "--slo", required=True, metavar="TARGETS", help="Such as 'ttft_p95=2s,tpot_p99=50ms'."
@@ -111,50 +112,6 @@ def plan(ctx: click.Context, /, **values: Any) -> None:
     show(found, evidence, values["output_format"])
     if not found.ranked():
         raise TargetMissed("no fleet meets the targets; what is missing is listed above")
-
-
-def jobs_of(values: Mapping[str, Any]) -> list[Job]:
-    """Return one job per card and scheme; raise a usage error for a load that is none."""
-    from oasis_sim.plan.planner import TENSOR_PARALLEL, Job
-    from oasis_sim.plan.slo import parse_slo
-
-    if values["rate"] is None and values["workload"] is None:
-        raise UsageError(
-            "plan needs a load: --rate (with --context, --output-tokens) or --workload"
-        )
-    if values["steps"] is not None:
-        raise UsageError("plan simulates requests to their end; leave --steps out")
-    if values["gpu"] is not None and values["profile"] is not None:
-        raise UsageError("--gpu and --profile name the same; give one")
-    targets = parse_slo(values["slo"])
-    fixed = values["requests"] is not None or values["workload"] is not None
-    sizes = TENSOR_PARALLEL if values["tp"] is None else (values["tp"],)
-    jobs = []
-    cards = values["profile"] or "h100" if values["gpu"] is None else values["gpu"]
-    for card in names_in(cards):
-        for scheme in names_in(values["scheme"]):
-            each = for_scheme({**values, "profile": card}, scheme)
-            if not fixed:
-                each["requests"] = FIRST_REQUESTS
-            spec, words = spec_from(each), words_of(each)
-            jobs.append(Job(spec, targets, values["most_gpus"], sizes, fixed, words))
-    return jobs
-
-
-def names_in(text: str) -> list[str]:
-    """Return the names of a list with commas, each once."""
-    return list(dict.fromkeys(name.strip() for name in text.split(",")))
-
-
-def words_of(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the options of scheme and trace as a command line has them."""
-    words = ["--scheme", values["scheme"]]
-    for name in (*SCHEME_PARTS, "predictor"):
-        if values[name] is not None:
-            words += [f"--{name.replace('_', '-')}", str(values[name])]
-    for trace in values["trace"] or ():
-        words += ["--trace", trace]
-    return tuple(words)
 
 
 def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]:

@@ -183,6 +183,33 @@ def test_what_cannot_be_met_says_what_is_missing(
     assert "missed with 1 GPUs: ttft_p95" in capsys.readouterr().out
 
 
+def test_cap_and_budget_may_vary(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each value has a fleet under its own name; where it means nothing there is one fleet."""
+    asked = [*LOAD[2:], "--scheme", "dense,oasis", "--slo", SLO]
+    vary = ["--vary", "fetch_ratio=0.25,1", "--vary", "budget=64,128"]
+    found = planned(capsys, *asked, *vary)
+    names = {each["scheme"]: each for each in found["fleets"]}
+    assert 5 == len(names)
+    assert "dense" in names
+    fleet = names["oasis fetch_ratio 0.25 budget 64"]
+    assert "--fetch-ratio 0.25" in fleet["command"]
+    assert "--budget 64" in fleet["command"]
+    words = shlex.split(fleet["command"])[1:]
+    assert main([*words, "--quiet", "--out", "r", "--format", "json"]) == 0
+    latency = json.loads(capsys.readouterr().out)["latency"]
+    values = {each["name"]: each["value_ms"] for each in fleet["targets"]}
+    assert pytest.approx(values["ttft_p95"]) == latency["ttft_ms"]["p95"]
+
+
+@pytest.mark.parametrize("vary", ["model=a,b", "fetch_ratio=2", "budget", "fetch_ratio="])
+def test_what_cannot_vary_is_refused(
+    beside: Path, capsys: pytest.CaptureFixture[str], vary: str
+) -> None:
+    """Code 2 and one line."""
+    assert plan(*LOAD, "--slo", SLO, "--vary", vary) == 2
+    assert 1 == len(capsys.readouterr().err.splitlines())
+
+
 def test_a_growing_queue_is_no_plan(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A fleet that falls behind is refused even where no target sees the queue."""
     found = planned(capsys, *LOAD, "--scheme", "oasis", "--slo", "tpot_p99=10s")["fleets"][0]
