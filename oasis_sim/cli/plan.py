@@ -86,10 +86,10 @@ def plan(ctx: click.Context, /, **values: Any) -> None:
     """Find the fewest GPUs that meet latency targets at a rate, by simulation.
 
     The load is --rate with --context and --output-tokens, or --workload. For each card and scheme
-    the number of replicas is doubled until the targets are met and then bisected; a replica must
-    also keep up (at most 5 % of its requests wait at the last arrival). Without --tp, 1, 2, 4 and
-    8 GPUs per replica are tried. Targets: ttft, tpot, itl or e2e with _mean or _p1 to _p99. Exit
-    code 4 when no fleet meets them.
+    the smallest number of replicas that meets the targets is bracketed and then bisected; a replica
+    must also keep up (at most 5 % of its requests wait at the last arrival). Without --tp, 1, 2, 4
+    and 8 GPUs per replica are tried. Targets: ttft, tpot, itl or e2e with _mean or _p1 to _p99.
+    Exit code 4 when no fleet meets them.
 
     A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'. docs/planning.md has the rules.
     """
