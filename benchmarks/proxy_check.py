@@ -1,19 +1,24 @@
 """How well a trace predicts a sparse decode: open-loop statistics beside the closed loop.
 
-    python benchmarks/proxy_check.py MODEL.gguf [--steps 16] [--out proxy.json]
+    python benchmarks/proxy_check.py MODEL [TRACE ...] --out validation/quality-proxy-NAME.json
+    python benchmarks/proxy_check.py --error-file
 
-MODEL is the model of the shipped recordings. For each recording its tokens are decoded once more,
-with the working set of ``oasis-sim trace stats`` (one sink block, two newest blocks, in the
-budget), and the numbers of the recorded layers are put beside those of the trace. Needs the extra
-``record`` and some minutes per recording.
+MODEL is the model of some shipped recordings; TRACE names of them (default: all of that model).
+For each recording its tokens are decoded once more, with the working set of
+``oasis-sim trace stats`` (one sink block, two newest blocks, in the budget), and the numbers of the
+recorded layers are put beside those of the trace. Needs the extra ``record`` and about two minutes
+per recording. ``--error-file`` folds all results under ``validation/`` into
+``oasis_sim/metrics/proxy_error.json``: the error that ``oasis-sim run`` shows beside its proxies.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +40,10 @@ from oasis_sim.scheme import load_scheme, with_options
 from oasis_sim.trace import AttentionTrace, load_trace
 from oasis_sim.trace.part import select_part
 
-TRACES = Path(__file__).parents[1] / "traces"
-RECORDINGS = {
-    "smollm2-prose": "prose.txt",
-    "smollm2-code": "library_code.txt",
-    "smollm2-question": "handbook.txt",
-}
+ROOT = Path(__file__).parents[1]
+TRACES = ROOT / "traces"
+RESULTS = "validation/quality-proxy-*.json"
+ERROR_FILE = ROOT / "oasis_sim" / "metrics" / "proxy_error.json"
 BUDGETS = (512, 1024)
 CASES = {"draft": (0.0, 0.05, 1.0), "previous": (1.0,)}
 """Fetch ratios by predictor; without fetching, predictors do not matter."""
@@ -49,26 +52,75 @@ COMPARED = ("needed", "admitted", "overlap", "attention_mass")
 
 
 def main() -> None:
-    """Check every recording and print the rows and what they amount to."""
+    """Check recordings and write what they amount to, or fold earlier results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("--steps", type=int, default=16, help="first steps of each recording")
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("traces", nargs="*", help="names of shipped recordings")
+    parser.add_argument("--steps", type=int, help="first steps of each  [default: all]")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON, too")
+    parser.add_argument("--error-file", action="store_true")
     arguments = parser.parse_args()
+    if arguments.error_file:
+        ERROR_FILE.write_text(json.dumps(fold(results()), indent=2) + "\n", encoding="utf-8")
+        return
     model = load_recorded_model(arguments.model)
     checks = []
-    for name, text in RECORDINGS.items():
-        trace = load_trace(TRACES / f"{name}.npz")
-        checks.append(check(model, trace, TRACES / "texts" / text, arguments.steps))
+    for trace in recordings(model, arguments.traces):
+        checks.append(check(model, trace, arguments.steps or trace.steps))
         show(checks[-1])
         if arguments.out is not None:
-            arguments.out.write_text(json.dumps(checks, indent=2) + "\n", encoding="utf-8")
+            found = {**about(arguments), "model": model.header(), "recordings": checks}
+            arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def check(model: RecordedModel, trace: AttentionTrace, text: Path, steps: int) -> dict[str, Any]:
+def about(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return command, date and commit."""
+    command = ["git", "rev-parse", "HEAD"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    named = " ".join([arguments.model.name, *arguments.traces])
+    return {
+        "command": f"python benchmarks/proxy_check.py {named}",
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": done.stdout.strip(),
+    }
+
+
+def recordings(model: RecordedModel, names: Sequence[str]) -> Iterable[AttentionTrace]:
+    """Load the shipped recordings of a model one by one, all or those named."""
+    for path in sorted(TRACES.glob("*.npz")):
+        if names and path.stem not in names:
+            continue
+        trace = load_trace(path)
+        if trace.meta["model"].get("sha256") == model.sha256:
+            yield trace
+
+
+def results() -> list[dict[str, Any]]:
+    """Read all results that were written so far."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob(RESULTS))]
+
+
+def fold(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the largest error of each proxy over all recordings, and how lost mass ranks KL."""
+    checks = [check for each in found for check in each["recordings"]]
+    ranks = [check["spearman_open_lost_mass_kl"] for check in checks]
+    within = [rank for check in checks for rank in check["spearman_within_budget"].values()]
+    return {
+        "origin": RESULTS,
+        "date": max(each["date"] for each in found),
+        "models": sorted({each["model"]["name"] for each in found}),
+        "recordings": [check["trace"] for check in checks],
+        "steps": sum(check["steps"] for check in checks),
+        "largest_error": {
+            name: max(check["largest_distance"][name] for check in checks) for name in COMPARED
+        },
+        "rank_of_lost_mass_with_kl": {"low": min(ranks), "high": max(ranks)},
+        "rank_within_one_budget": {"low": min(within), "high": max(within)},
+    }
+
+
+def check(model: RecordedModel, trace: AttentionTrace, steps: int) -> dict[str, Any]:
     """Decode the recorded tokens sparsely; return the rows of both loops."""
-    if model.sha256 != trace.meta["model"]["sha256"]:
-        sys.exit(f"{trace.name} was recorded with another model file")
     scheme = with_options(
         load_scheme("oasis"),
         sink_blocks=SINK_BLOCKS,
@@ -86,7 +138,7 @@ def check(model: RecordedModel, trace: AttentionTrace, text: Path, steps: int) -
         drafters=(trace.drafters[0],),
         draft_budget_tokens=trace.block_tokens,
     )
-    prompt = recorded_prompt(model, trace, text)
+    prompt = recorded_prompt(model, trace)
     options = QualityOptions(decode, free_run=False)
     result = measure_quality(model, prompt, schemes, options, ProgressLines(sys.stderr))
     opened = select_part(trace, steps=slice(0, steps))
@@ -94,9 +146,10 @@ def check(model: RecordedModel, trace: AttentionTrace, text: Path, steps: int) -
     return {"trace": trace.name, "steps": steps, **summary(rows), "rows": rows}
 
 
-def recorded_prompt(model: RecordedModel, trace: AttentionTrace, text: Path) -> Prompt:
+def recorded_prompt(model: RecordedModel, trace: AttentionTrace) -> Prompt:
     """Return the prompt of a recording, followed by the tokens that were decoded."""
     about = trace.meta["text"]
+    text = TRACES / "texts" / about["name"]
     question = about.get("question")
     tokens = None if question else int(trace.meta["prompt_tokens"])
     source = load_text(text, about["licence"])
@@ -142,6 +195,13 @@ def summary(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
             [-row["closed_mass_all_layers"] for row in rows], kl
         ),
         "spearman_open_missed_overlap_kl": spearman([-row["open"]["overlap"] for row in rows], kl),
+        "spearman_within_budget": {
+            str(budget): spearman(
+                [-row["open"]["attention_mass"] for row in rows if row["budget_tokens"] == budget],
+                [row["kl"]["mean"] for row in rows if row["budget_tokens"] == budget],
+            )
+            for budget in BUDGETS
+        },
     }
 
 

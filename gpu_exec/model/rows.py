@@ -19,7 +19,6 @@ from oasis_sim.quality.rows import rounded_input
 from oasis_sim.quality.store import ALL, LayerStore, Rows, attend
 from oasis_sim.record.attention import LayerInput
 from oasis_sim.record.orders import order_blocks
-from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.trace.trace import Order
 
 DecisionWatcher = Callable[[int, int, Tensor, Tensor], None]
@@ -65,15 +64,19 @@ class PagedMemory:
         """Return a number per row on the device, int32 [R]."""
         return torch.full((len(self.plans),), value, dtype=torch.int32, device=self.device)
 
-    def order(self, scores: Tensor, blocks: int) -> Order:
-        """Order the first blocks by scores [R, H, blocks], uint16 [R, H, N]."""
+    def order(self, scores: Tensor, position: int) -> Order:
+        """Order the complete blocks at a position by scores [R, H, blocks], uint16 [R, H, N]."""
+        blocks = position // self.plans[0].rule.block_tokens
         shown = scores[..., :blocks]
         listed = shown.new_ones((len(shown), blocks), dtype=torch.bool)
         return np.asarray(order_blocks(shown, listed).cpu()).astype(np.uint16)
 
 
 class TrueRows:
-    """Append the rows, select and gather by the targets, attend what is resident."""
+    """Append the rows, select and gather by the targets, attend what is resident.
+
+    What was done stays on the device until it is asked for, after the pass.
+    """
 
     def __init__(self, memory: PagedMemory, position: int) -> None:
         """Take the step at a position."""
@@ -81,11 +84,37 @@ class TrueRows:
         self.position = position
         self._at = memory.number(position)
         self._before = memory.number(position - 1)
-        self.orders: dict[int, Order] = {}
-        self.moved: dict[int, PoolStep] = {}
-        self.mass: dict[int, NDArray[np.float64]] = {}
         self._first = not memory.started
         memory.started = True
+        self._counts: list[Tensor] = []  # by layer: needed, admitted, overlap, int32 [R, H, 3]
+        self._mass: list[Tensor] = []
+        self._attended: list[Tensor] = []
+
+    @property
+    def moved(self) -> dict[int, PoolStep]:
+        """Return what was read, needed and admitted; step 0 needs and admits nothing."""
+        counts = torch.stack(self._counts).cpu().numpy()
+        attended = torch.stack(self._attended).cpu().numpy()
+        if self._first:
+            counts[..., :2] = 0
+        return {
+            layer: PoolStep(attended[place], *np.moveaxis(counts[place], -1, 0))
+            for place, layer in enumerate(self._memory.layers)
+        }
+
+    @property
+    def mass(self) -> dict[int, NDArray[np.float64]]:
+        """Return the share of full attention that was read, [R, H]."""
+        mass = np.asarray(torch.stack(self._mass).cpu())
+        return dict(zip(self._memory.layers, mass, strict=True))
+
+    @property
+    def orders(self) -> dict[int, Order]:
+        """Return the orders by the true queries; the scores are kept until the next step."""
+        return {
+            layer: self._memory.order(pages.true_scores, self.position)
+            for layer, pages in self._memory.layers.items()
+        }
 
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]."""
@@ -126,22 +155,16 @@ class TrueRows:
 
     def _report(self, inputs: LayerInput, pages: OffloadedLayer, scores: list[Tensor]) -> None:
         """Compare what is attended with the true set, and measure the mass that it captures."""
-        memory, layer = self._memory, inputs.layer
-        size = pages.shape.block_tokens
-        blocks = self.position // size
-        order = self.orders[layer] = memory.order(pages.true_scores, blocks)
+        memory = self._memory
         attended = pages.attended(self.position)
         if memory.watch is not None:
-            memory.watch(layer, self.position, torch.stack(scores), attended)
-        read = np.asarray(attended.cpu())
-        overlap = np.zeros(read.shape[:2], dtype=np.int32)
-        for row, plan in enumerate(memory.plans):
-            overlap[row] = _overlap(order[row], read[row], plan.rule, self.position)
-        counts = torch.stack([residents.counts for residents in pages.residents]).cpu().numpy()
-        if self._first:
-            counts = np.zeros_like(counts)
-        self.moved[layer] = PoolStep(read, counts[..., 0], counts[..., 1], overlap)
-        self.mass[layer] = _mass(memory.stores[layer], inputs, attended, size)
+            memory.watch(inputs.layer, self.position, torch.stack(scores), attended)
+        counts = torch.stack([residents.counts for residents in pages.residents])
+        overlap = _overlap(pages.true_scores, attended, memory.plans, self.position)
+        self._counts.append(torch.cat([counts, overlap[..., None]], dim=-1))
+        self._attended.append(attended)
+        store = memory.stores[inputs.layer]
+        self._mass.append(_mass(store, inputs, attended, pages.shape.block_tokens))
 
 
 class DraftRows:
@@ -153,7 +176,14 @@ class DraftRows:
         self._rows = rows
         self._after = true_rows.position + 1
         self._at = memory.number(true_rows.position)
-        self.orders: dict[int, Order] = {}
+
+    @property
+    def orders(self) -> dict[int, Order]:
+        """Return the orders by the drafts' queries."""
+        return {
+            layer: self._memory.order(pages.draft_scores[self._rows], self._after)
+            for layer, pages in self._memory.layers.items()
+        }
 
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]; keep the scores by the drafts' queries."""
@@ -172,8 +202,6 @@ class DraftRows:
         out = kernels.attend(
             both, pages.pages.units, pages.table, pages.counts, self._at, inputs.scaling
         )
-        blocks = self._after // pages.shape.block_tokens
-        self.orders[layer] = memory.order(pages.draft_scores[rows], blocks)
         return model_output(out[1, rows], inputs)
 
 
@@ -229,22 +257,20 @@ def model_output(out: Tensor, inputs: LayerInput) -> Tensor:
     return out[..., : inputs.query.shape[2]].transpose(0, 1).to(inputs.query.dtype)
 
 
-def _overlap(
-    order: Order, read: NDArray[np.bool_], rule: ResidencyRule, position: int
-) -> NDArray[np.int32]:
-    """Count, by head, the blocks read [H, B] that an order [H, N] of all blocks would choose."""
-    last = rule.last_candidate(position)
-    allowed = (order >= rule.sink_blocks) & (order <= last)
-    chosen = allowed & (np.cumsum(allowed, axis=-1) <= rule.chosen_blocks)
-    hit = np.take_along_axis(read, order.astype(np.int64), axis=-1) & chosen
-    return np.asarray(hit.sum(axis=-1), dtype=np.int32)
+def _overlap(scores: Tensor, attended: Tensor, plans: Sequence[LoopPlan], position: int) -> Tensor:
+    """Count the attended blocks that true scores would choose, int32 [R, H]."""
+    rule = plans[0].rule
+    candidates = scores[..., rule.sink_blocks : max(rule.last_candidate(position) + 1, 0)]
+    best = torch.sort(candidates, dim=-1, descending=True, stable=True).indices
+    read = attended[..., rule.sink_blocks :].gather(-1, best)
+    chosen = torch.tensor([plan.rule.chosen_blocks for plan in plans], device=scores.device)
+    inside = torch.arange(best.shape[-1], device=scores.device) < chosen[:, None, None]
+    return (read & inside).sum(dim=-1, dtype=torch.int32)
 
 
-def _mass(
-    store: LayerStore, inputs: LayerInput, attended: Tensor, block_tokens: int
-) -> NDArray[np.float64]:
+def _mass(store: LayerStore, inputs: LayerInput, attended: Tensor, block_tokens: int) -> Tensor:
     """Return the share of full attention that lies on attended blocks, float64 [R, H]."""
     mask = attended.repeat_interleave(block_tokens, dim=-1)[..., : store.filled].transpose(0, 1)
     scores = store.scores(inputs.query * inputs.scaling, ALL, 0, store.filled)
     weights = torch.softmax(scores, dim=-1).masked_fill_(~mask[:, None], 0.0)
-    return np.asarray(weights.sum(dim=-1).double().mean(dim=1).transpose(0, 1).cpu())
+    return weights.sum(dim=-1).double().mean(dim=1).transpose(0, 1)

@@ -38,12 +38,24 @@ class LoopPlan:
 
 
 class TruePass(Protocol):
-    """Attend the true rows of one step; by layer afterwards: moves, mass [R, H], orders."""
+    """Attend the true rows of one step; what it did is known by layer afterwards."""
 
     position: int
-    moved: dict[int, PoolStep]
-    mass: dict[int, NDArray[np.float64]]
-    orders: dict[int, Order]
+
+    @property
+    def moved(self) -> dict[int, PoolStep]:
+        """Return what was read, needed and admitted."""
+        ...
+
+    @property
+    def mass(self) -> dict[int, NDArray[np.float64]]:
+        """Return the share of full attention that was read, [R, H]."""
+        ...
+
+    @property
+    def orders(self) -> dict[int, Order]:
+        """Return the orders by the true queries."""
+        ...
 
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]."""
@@ -51,9 +63,12 @@ class TruePass(Protocol):
 
 
 class DraftPass(Protocol):
-    """Attend the drafts of some true rows; by layer afterwards: orders by their queries."""
+    """Attend the drafts of some true rows."""
 
-    orders: dict[int, Order]
+    @property
+    def orders(self) -> dict[int, Order]:
+        """Return the orders by the drafts' queries."""
+        ...
 
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]."""

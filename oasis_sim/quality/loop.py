@@ -11,6 +11,7 @@ from torch import Tensor
 
 from oasis_sim.quality.backend import (
     Backend,
+    DraftPass,
     FullMemory,
     LoopPlan,
     Reference,
@@ -29,11 +30,10 @@ from oasis_sim.trace.trace import Order
 class LoopLog:
     """Collect what the steps of one row did; L counts full-attention layers.
 
-    By step: counts int32 [L, H], captured attention mass float64 [L, H], draft tokens; with
-    ``keep_orders`` also the orders, uint16 [L, H, N], by the true query and by the draft's.
+    By step: counts int32 [L, H], captured attention mass float64 [L, H], draft tokens; when orders
+    are kept also these, uint16 [L, H, N], by the true query and by the draft's.
     """
 
-    keep_orders: bool = False
     needed: list[NDArray[np.int32]] = field(default_factory=list)
     admitted: list[NDArray[np.int32]] = field(default_factory=list)
     overlap: list[NDArray[np.int32]] = field(default_factory=list)
@@ -87,7 +87,8 @@ class ClosedLoops:
         self._plans = tuple(plans)
         self._memory: SparseMemory = (backend or Reference()).sparse(start, plans)
         self._histories = [list(start.prompt) for _ in plans]
-        self.logs = [LoopLog(keep_orders) for _ in plans]
+        self._keep_orders = keep_orders
+        self.logs = [LoopLog() for _ in plans]
 
     def step(self, tokens: Sequence[int]) -> Tensor:
         """Process each row's next token; return the logits of those after, float32 [R, V]."""
@@ -103,17 +104,24 @@ class ClosedLoops:
 
     def _write(self, done: TruePass) -> None:
         """Add a step to the logs."""
-        moved = [done.moved[layer] for layer in self._layers]
-        mass = np.stack([done.mass[layer] for layer in self._layers], axis=1)
-        orders = np.stack([done.orders[layer] for layer in self._layers], axis=1)
-        for name in ("needed", "admitted", "overlap"):
-            counts = np.stack([getattr(step, name) for step in moved], axis=1)
-            for row, log in enumerate(self.logs):
-                getattr(log, name).append(counts[row])
+        moved, masses = done.moved, done.mass
+        mass = np.stack([masses[layer] for layer in self._layers], axis=1)
+        counts = {
+            name: np.stack([getattr(moved[layer], name) for layer in self._layers], axis=1)
+            for name in ("needed", "admitted", "overlap")
+        }
         for row, log in enumerate(self.logs):
             log.mass.append(mass[row])
-            if log.keep_orders:
-                log.use_order.append(orders[row])
+            for name, values in counts.items():
+                getattr(log, name).append(values[row])
+        if self._keep_orders:
+            for row, order in enumerate(self._stacked(done)):
+                self.logs[row].use_order.append(order)
+
+    def _stacked(self, done: TruePass | DraftPass) -> NDArray[np.uint16]:
+        """Return the orders of a pass, [R, L, H, N]."""
+        orders = done.orders
+        return np.stack([orders[layer] for layer in self._layers], axis=1)
 
     def _predict(self, true_rows: TruePass, likeliest: Sequence[int]) -> None:
         """Set the targets of the next step by each row's predictor.
@@ -134,11 +142,11 @@ class ClosedLoops:
         chooser = memory.draft_rows(rows, true_rows)
         run_rows(self._model, drafts, true_rows.position + 1, chooser)
         memory.predict(drafting, chooser)
-        orders = np.stack([chooser.orders[layer] for layer in self._layers], axis=1)
-        for place, row in enumerate(drafting):
-            self.logs[row].drafts.append(drafts[place])
-            if self.logs[row].keep_orders:
-                self.logs[row].draft_order.append(orders[place])
+        for row, draft in zip(drafting, drafts, strict=True):
+            self.logs[row].drafts.append(draft)
+        if self._keep_orders:
+            for row, order in zip(drafting, self._stacked(chooser), strict=True):
+                self.logs[row].draft_order.append(order)
 
     def _rows_of(self, predictor: str) -> list[int]:
         return [row for row, plan in enumerate(self._plans) if plan.predictor == predictor]
