@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-ENGINES = ("roofline", "vllm", "gpu_exec")
 PREDICTORS = ("draft", "previous", "current", "oracle")
 FORMATS = ("table", "json", "csv")
 WORKLOAD_FORMATS = ("mooncake", "azure", "burstgpt", "vidur", "bailian", "csv")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from oasis_sim.cli.options import ENGINES, TOKENS, output_options
+from oasis_sim.cli.options import TOKENS, output_options
 from oasis_sim.cli.terminal import note, simulation_bar
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def engine_option(command: Command) -> Command:
     """Add `--engine`."""
     return click.option(
         "--engine",
-        type=click.Choice(ENGINES),
+        metavar="NAME",
         default="vllm",
         show_default=True,
-        help="Engine cost model.",
+        help="Engine cost model, one of the profile's (see 'profiles').",
     )(command)
 
 

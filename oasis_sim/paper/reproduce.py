@@ -29,8 +29,10 @@ class Inputs:
 
     @cached_property
     def profile(self) -> HardwareProfile:
-        """Return the hardware profile."""
-        return load_profile(self.profile_name)
+        """Return the hardware profile; the engine is one of its own, used or not."""
+        found = load_profile(self.profile_name)
+        found.engine(self.engine)
+        return found
 
     @cached_property
     def published(self) -> Published:
@@ -39,8 +41,7 @@ class Inputs:
 
     @cached_property
     def setup(self) -> Setup:
-        """Return profile, engine and traces; the engine is one of the profile's."""
-        self.profile.engine(self.engine)
+        """Return profile, engine and traces."""
         return Setup(
             self.profile, self.engine, tuple(load_trace(name) for name in self.trace_names)
         )

@@ -159,6 +159,18 @@ def test_breakdown_of_dense_needs_no_trace(
     assert "weights" in capsys.readouterr().out
 
 
+def test_every_engine_of_the_profile_is_accepted(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FreeKV has an engine of its own in profile h100, which prices it otherwise."""
+    options = ("--scheme", "freekv", "--batch", "2", "--trace", "small.npz")
+    shown = [
+        json_of(capsys, "breakdown", *options, "--engine", engine) for engine in ("vllm", "freekv")
+    ]
+    assert ["vllm", "freekv"] == [document["engine"] for document in shown]
+    assert shown[0]["rows"] != shown[1]["rows"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -166,7 +178,10 @@ def test_breakdown_of_dense_needs_no_trace(
         (["paper", "fig2", "--context", "4096"], 2, "--context applies to fig1 and fig11"),
         (["paper", "fig2", "--profile", "h1000"], 3, "h1000"),
         (["paper", "table2", "--trace", "none.npz"], 3, "none.npz"),
-        (["paper", "table2", "--engine", "vlm"], 2, "vlm"),
+        (["paper", "table2", "--engine", "vlm"], 2, "choose one of: freekv, gpu_exec, infinigen"),
+        (["paper", "fig2", "--engine", "vlm"], 2, "choose one of: freekv, gpu_exec, infinigen"),
+        (["paper", "fig1", "--profile", "l40s", "--engine", "gpu_exec"], 2, "roofline, vllm"),
+        (["breakdown", "--profile", "l40s", "--engine", "gpu_exec"], 2, "roofline, vllm"),
         (["roofline", "--model", "qwen3-235b-a22b"], 1, "does not fit"),
         (["roofline", "--context", "0"], 2, "context"),
         (["roofline", "--scheme", "oasys"], 3, "oasys"),
