@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,27 +87,59 @@ class Residents:
         )
 
 
+@dataclass(frozen=True, eq=False)
+class ResidentGroup:
+    """Hold the pools of the rows of equal sizes side by side; ``rows`` int64 [G].
+
+    ``slot_block`` [G, H, P], ``table`` [G, H, k], ``count`` [G, H], ``counts`` [G, H, 2].
+    """
+
+    rows: Any
+    slot_block: Any
+    table: Any
+    count: Any
+    counts: Any
+
+
 def new_residents(
-    rule: ResidencyRule, shape: PageShape, home: int, torch: Any, device: Any
-) -> Residents:
-    """Return empty pools; the first selection may admit the whole choice."""
-    heads = shape.heads
+    rules: Sequence[ResidencyRule], shape: PageShape, device: Any
+) -> tuple[list[Residents], list[ResidentGroup]]:
+    """Return empty pools of every row, and the same by group.
+
+    The first selection may admit the whole choice.
+    """
+    import torch
 
     def numbers(*size: int, fill: int = 0, kind: Any = torch.int32) -> Any:
         return torch.full(size, fill, dtype=kind, device=device)
 
-    moves = heads * rule.chosen_blocks
-    return Residents(
-        rule=rule,
-        shape=shape,
-        home=home,
-        slot_block=numbers(heads, rule.pool_blocks, fill=-1),
-        stamp=numbers(heads, rule.pool_blocks),
-        table=numbers(heads, rule.chosen_blocks),
-        count=numbers(heads),
-        counts=numbers(heads, 2),
-        bounds=numbers(2, kind=torch.int64),
-        source=numbers(moves, kind=torch.int64),
-        target=numbers(moves),
-        cursor=numbers(1),
-    )
+    heads = shape.heads
+    by_size: dict[tuple[int, int], list[int]] = {}
+    for row, rule in enumerate(rules):
+        by_size.setdefault((rule.pool_blocks, rule.chosen_blocks), []).append(row)
+    groups, residents = [], dict[int, Residents]()
+    for (pool, chosen), rows in by_size.items():
+        group = ResidentGroup(
+            rows=torch.tensor(rows, device=device),
+            slot_block=numbers(len(rows), heads, pool, fill=-1),
+            table=numbers(len(rows), heads, chosen),
+            count=numbers(len(rows), heads),
+            counts=numbers(len(rows), heads, 2),
+        )
+        groups.append(group)
+        for place, row in enumerate(rows):
+            residents[row] = Residents(
+                rule=rules[row],
+                shape=shape,
+                home=row * heads * shape.blocks,
+                slot_block=group.slot_block[place],
+                stamp=numbers(heads, pool),
+                table=group.table[place],
+                count=group.count[place],
+                counts=group.counts[place],
+                bounds=numbers(2, kind=torch.int64),
+                source=numbers(heads * chosen, kind=torch.int64),
+                target=numbers(heads * chosen),
+                cursor=numbers(1),
+            )
+    return [residents[row] for row in range(len(rules))], groups

@@ -102,10 +102,7 @@ class OffloadedLayer:
         self.true_scores, self.target_scores, self.draft_scores = (
             torch.full(scores, -torch.inf, device=device) for _ in range(3)
         )
-        self.residents = [
-            new_residents(rule, shape, row * shape.heads * shape.blocks, torch, device)
-            for row, rule in enumerate(rules)
-        ]
+        self.residents, self._groups = new_residents(rules, shape, device)
         self._sink, self._kept = rules[0].sink_blocks, rules[0].recent_blocks - 1
         most = max(rule.chosen_blocks for rule in rules) + self._sink + self._kept
         self.table = torch.zeros(shape.pairs, most, dtype=torch.int32, device=device)
@@ -176,16 +173,29 @@ class OffloadedLayer:
         import torch
 
         shape, device = self.shape, self.table.device
-        per_row = shape.heads * shape.slots_per_pair
-        for row, residents in enumerate(self.residents):
-            place = slice(row * shape.heads, (row + 1) * shape.heads)
-            self.table[place, : residents.table.shape[1]] = residents.table + row * per_row
-            self.counts[place] = residents.count
+        table = self.table.view(shape.rows, shape.heads, -1)
+        counts = self.counts.view(shape.rows, shape.heads)
+        for group in self._groups:
+            home = (group.rows * (shape.heads * shape.slots_per_pair)).int()[:, None, None]
+            table[group.rows, :, : group.table.shape[2]] = group.table + home
+            counts[group.rows] = group.count
         slots = torch.tensor(self._always_slots(self.always(position)), device=device)
         first = torch.arange(shape.pairs, device=device)[:, None] * shape.slots_per_pair
         places = self.counts[:, None].long() + torch.arange(len(slots), device=device)
         self.table.scatter_(1, places, (first + slots).int())
         self.counts += len(slots)
+
+    def counted(self) -> Any:
+        """Return needed and admitted of the last selections, int32 [R, H, 2]."""
+        import torch
+
+        shape = self.shape
+        counts = torch.zeros(
+            shape.rows, shape.heads, 2, dtype=torch.int32, device=self.counts.device
+        )
+        for group in self._groups:
+            counts[group.rows] = group.counts
+        return counts
 
     def attended(self, position: int) -> Any:
         """Return which blocks are attended at a position, bool [R, H, B]."""
@@ -194,12 +204,14 @@ class OffloadedLayer:
         shape = self.shape
         device = self.tiles.device
         found = torch.zeros(shape.rows, shape.heads, shape.score_stride, device=device)
-        for row, residents in enumerate(self.residents):
-            slots = residents.table % shape.slots_per_pair
-            listed = torch.arange(slots.shape[1], device=slots.device) < residents.count[:, None]
-            place = slots.long().clamp(max=residents.slot_block.shape[1] - 1)
-            block = residents.slot_block.gather(1, place).long()
-            found[row].scatter_add_(1, block.clamp(min=0), (listed & (block >= 0)).float())
+        for group in self._groups:
+            slots = group.table % shape.slots_per_pair
+            listed = torch.arange(slots.shape[2], device=device) < group.count[..., None]
+            place = slots.long().clamp(max=group.slot_block.shape[2] - 1)
+            block = group.slot_block.gather(2, place).long()
+            hits = torch.zeros(*slots.shape[:2], shape.score_stride, device=device)
+            hits.scatter_add_(2, block.clamp(min=0), (listed & (block >= 0)).float())
+            found[group.rows] = hits
         active = position // shape.block_tokens
         found[..., [*self.always(position), active]] = 1.0
         return found[..., : active + 1] > 0

@@ -159,7 +159,7 @@ class TrueRows:
         attended = pages.attended(self.position)
         if memory.watch is not None:
             memory.watch(inputs.layer, self.position, torch.stack(scores), attended)
-        counts = torch.stack([residents.counts for residents in pages.residents])
+        counts = pages.counted()
         overlap = _overlap(pages.true_scores, attended, memory.plans, self.position)
         self._counts.append(torch.cat([counts, overlap[..., None]], dim=-1))
         self._attended.append(attended)
