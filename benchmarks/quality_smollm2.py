@@ -1,29 +1,32 @@
 """What caps cost SmolLM2-135M: three texts, two budgets, seven fetch ratios, two predictors.
 
-    python benchmarks/quality_smollm2.py MODEL.gguf TEXT --out FILE.json [--steps 128]
+    python benchmarks/quality_smollm2.py MODEL.gguf TEXT ... --out FOLDER [--steps 128]
+        [--device cuda]
 
 TEXT is prose, code or question: the texts of the shipped recordings, with their prompts, drawn with
 their temperatures and seeds, for more steps. The working set is that of ``oasis-sim trace stats``:
 one sink block and the two newest blocks are always resident and count in the budget. Some minutes
-per call; ``--checkpoint FOLDER`` lets it go on after an interruption. The results are
-``validation/quality-smollm2-*.json``; ``benchmarks/quality_report.py`` reads them.
+per text; ``--checkpoint FOLDER`` lets it go on after an interruption. The results are
+``quality-smollm2-TEXT.json``, and with a GPU ``quality-smollm2-TEXT-gpu.json``, in the folder;
+``benchmarks/quality_report.py`` reads them.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from oasis_sim.quality import QualityOptions, measure_quality, vary_scheme
+from oasis_sim.quality import QualityOptions, QualityResult, measure_quality, vary_scheme
 from oasis_sim.record import (
     ProgressLines,
     PromptRequest,
+    RecordedModel,
     RecordOptions,
     build_prompt,
     load_recorded_model,
@@ -60,16 +63,36 @@ TEXTS = {
 
 
 def main() -> None:
-    """Decode one text and write the study."""
+    """Decode the texts and write the studies."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
-    parser.add_argument("text", choices=TEXTS)
+    parser.add_argument("texts", nargs="+", choices=TEXTS)
     parser.add_argument("--steps", type=int, default=128)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--commit", help="where the tree is no repository")
     arguments = parser.parse_args()
-    text = TEXTS[arguments.text]
-    model = load_recorded_model(arguments.model, name="SmolLM2-135M-Instruct")
+    name = "SmolLM2-135M-Instruct"
+    model = load_recorded_model(arguments.model, name=name, device=arguments.device)
+    for text in arguments.texts:
+        started = time.monotonic()
+        result = study(model, TEXTS[text], arguments)
+        named = f"{arguments.model.name} {text} --steps {arguments.steps}"
+        found = {
+            "command": f"python benchmarks/quality_smollm2.py {named} --device {arguments.device}",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "commit": arguments.commit or commit(),
+            "seconds": round(time.monotonic() - started, 1),
+            "study": result.to_json(),
+        }
+        gpu = "" if arguments.device == "cpu" else "-gpu"
+        place = arguments.out / f"quality-smollm2-{text}{gpu}.json"
+        place.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+def study(model: RecordedModel, text: Text, arguments: argparse.Namespace) -> QualityResult:
+    """Decode one text."""
     source = load_text(ROOT / "traces" / "texts" / text.file, "CC0-1.0")
     request = PromptRequest(tokens=text.prompt_tokens, question=text.question)
     prompt = build_prompt(model.tokenizer, source, request, 0)
@@ -89,28 +112,21 @@ def main() -> None:
         recent_in_budget=True,
     )
     schemes = vary_scheme(scheme, BUDGETS, RATIOS, PREDICTORS)
-    options = QualityOptions(decode, free_run=False)
-    result = measure_quality(
+    backend = None
+    if arguments.device != "cpu":
+        from gpu_exec.model.backend import open_backend
+
+        backend = open_backend(model)
+    options = QualityOptions(decode, free_run=False, kv_16bit=backend is not None)
+    return measure_quality(
         model,
         prompt,
         schemes,
         options,
         ProgressLines(sys.stderr),
         checkpoint=arguments.checkpoint,
+        backend=backend,
     )
-    found = {
-        "command": shlex.join(["python", "benchmarks/quality_smollm2.py", *shown(arguments)]),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "study": result.to_json(),
-    }
-    arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-
-
-def shown(arguments: argparse.Namespace) -> list[str]:
-    """Return the arguments without the folders of this machine."""
-    named = [arguments.model.name, arguments.text]
-    return [*named, "--steps", str(arguments.steps), "--out", arguments.out.name]
 
 
 def commit() -> str:
