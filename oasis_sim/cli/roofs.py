@@ -60,6 +60,7 @@ def model_options(command: Command) -> Command:
     help="Count the blocks that this trace moves.  [default: the scheme's cap]",
 )
 @network_option("roce-400")
+@engine_option
 @output_options
 def roofline(
     profile: str,
@@ -69,13 +70,15 @@ def roofline(
     schemes: Sequence[str],
     trace: Sequence[str],
     network: str,
+    engine: str,
     output_format: str,
     quiet: bool,
 ) -> None:
     """Show what each memory tier permits at most: Figure 1 for any model and card.
 
     A tier permits intensity (tokens per GB of KV moved over it) x bandwidth; the batch permits
-    B_max / TPOT_min. Bandwidths are nominal. The network counts when blocks are on another node.
+    B_max / TPOT_min. Bandwidths are nominal, the batch is what fits beside the engine in a run (all
+    of HBM with --engine roofline). The network counts when blocks are on another node.
     """
     from oasis_sim.hardware import load_profile
     from oasis_sim.model import load_model
@@ -91,6 +94,7 @@ def roofline(
         context,
         load_network(network),
         tp,
+        engine,
         load_traces(trace),
     )
     found = [roofs(case, load_scheme(name)) for name in schemes]
@@ -102,6 +106,7 @@ def roofline(
         "context_tokens": context,
         "tp": tp,
         "network": case.network.name,
+        "engine": engine,
     }
     write_rows_under(heading, rows, output_format, sys.stdout)
     moved = "moved by the trace" if trace else "at the scheme's cap, the most that it moves"

@@ -81,7 +81,7 @@ def plan_memory(cost: CostModel, context: int, host_bytes: int | None = None) ->
     Raises RunFailed, with the arithmetic, when weights and reserve leave no room for KV.
     """
     profile, costs = cost.profile, cost.costs
-    usable = int(profile.gpu.hbm_bytes * costs.hbm_share)
+    usable = costs.usable_bytes(profile.gpu.hbm_bytes)
     weights = cost.share.weight_bytes
     reserved = costs.reserved_per_gpu(cost.share.tp)
     pool = usable - weights - reserved

@@ -163,6 +163,10 @@ class EngineCosts:
         """Return the HBM bytes of one of `tp` GPUs that are neither weights nor KV."""
         return self.reserved_bytes - -self.reserved_split_bytes // tp
 
+    def usable_bytes(self, hbm_bytes: int) -> int:
+        """Return what the engine uses of a GPU's HBM, what it reserves included."""
+        return int(hbm_bytes * self.hbm_share)
+
     def transport(self, name: str) -> Transport:
         """Return the transport called `name` or raise UsageError."""
         if name not in self.transports:

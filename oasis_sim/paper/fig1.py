@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oasis_sim.hardware import HardwareProfile
+from oasis_sim.hardware import EngineCosts, HardwareProfile
 from oasis_sim.network import NetworkProfile, load_network
 from oasis_sim.paper.attention import AttentionModel, load_attention_models
 from oasis_sim.paper.comparison import Comparison, Row
@@ -27,7 +27,8 @@ INTENSITY, RATE = "intensity_tokens_per_gb", "output_tokens_per_s_max"
 NOTES = (
     "the published figure has no numbers on its axes: models are placed by computation alone",
     "tier hbm: KV in HBM; pcie and network: KV in host memory or on another node, the working set "
-    "in HBM; batch: B_max / TPOT_min, KV in host memory for oasis and in HBM for the others",
+    "in HBM; batch: B_max / TPOT_min in the HBM that the engine leaves, KV in host memory for "
+    "oasis and in HBM for the others",
     "bandwidths are nominal and of all GPUs of the model, its KV split over them without copies; "
     "system oasis moves its cap of blocks, systems without selection move all KV in every step",
 )
@@ -41,14 +42,16 @@ class Placement:
     rates: dict[str, float | None]
 
 
-def compare(profile: HardwareProfile, context: int = CONTEXT_TOKENS) -> Comparison:
-    """Place every model at one context."""
+def compare(
+    profile: HardwareProfile, context: int = CONTEXT_TOKENS, engine: str = "roofline"
+) -> Comparison:
+    """Place every model at one context; `engine` leaves HBM for the batch as in a run."""
     models = load_attention_models(tuple(load_scheme(name) for name in SCHEMES))
     network = load_network(NETWORK)
     rows: list[Row] = []
     misfits = []
     for model in models:
-        found = place(profile, network, model, context)
+        found = place(profile, network, model, context, profile.engine(engine))
         keys = {"model": model.name, "attention": model.attention, "system": model.system}
         extra = {"gpus": model.gpus}
         for tier in TIERS:
@@ -63,7 +66,11 @@ def compare(profile: HardwareProfile, context: int = CONTEXT_TOKENS) -> Comparis
 
 
 def place(
-    profile: HardwareProfile, network: NetworkProfile, model: AttentionModel, context: int
+    profile: HardwareProfile,
+    network: NetworkProfile,
+    model: AttentionModel,
+    context: int,
+    costs: EngineCosts,
 ) -> Placement:
     """Compute intensities in tokens per GB, and roofs in tokens per second of all GPUs."""
     moved = model.moved_bytes(context)
@@ -77,16 +84,19 @@ def place(
     rates: dict[str, float | None] = {
         tier: model.gpus * bandwidths[tier] / size if size else None for tier, size in sizes.items()
     }
-    return Placement(intensities, {**rates, BATCH: batch_rate(profile, model, context)})
+    return Placement(intensities, {**rates, BATCH: batch_rate(profile, model, context, costs)})
 
 
-def batch_rate(profile: HardwareProfile, model: AttentionModel, context: int) -> float | None:
+def batch_rate(
+    profile: HardwareProfile, model: AttentionModel, context: int, costs: EngineCosts
+) -> float | None:
     """Return B_max / TPOT_min in tokens per second, None when nothing fits.
 
     Every pass reads all weights: at such batches every expert is in use.
     """
     gpu, gpus = profile.gpu, model.gpus
-    pool = gpus * gpu.hbm_bytes - model.weight_bytes
+    room = costs.usable_bytes(gpu.hbm_bytes) - costs.reserved_per_gpu(gpus)
+    pool = gpus * room - model.weight_bytes
     offloaded = model.system not in {"dense", "native"}
     batch = int(pool // model.resident_bytes(context, offloaded))
     if batch < 1:

@@ -48,7 +48,7 @@ class Inputs:
 
 
 def _fig1(inputs: Inputs, _: Progress) -> Comparison:
-    return fig1.compare(inputs.profile, inputs.context or fig1.CONTEXT_TOKENS)
+    return fig1.compare(inputs.profile, inputs.context or fig1.CONTEXT_TOKENS, inputs.engine)
 
 
 def _fig2(inputs: Inputs, _: Progress) -> Comparison:

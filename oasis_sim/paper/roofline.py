@@ -118,7 +118,8 @@ class Roofline:
 class RooflineCase:
     """Name what the roofs are computed for; `traces` give the blocks that move.
 
-    Each GPU has a node's network to itself.
+    Each GPU has a node's network to itself. `engine` leaves of HBM what it leaves in a run; how
+    long anything takes does not depend on it.
     """
 
     profile: HardwareProfile
@@ -126,6 +127,7 @@ class RooflineCase:
     context_tokens: int
     network: NetworkProfile
     tp: int = 1
+    engine: str = ENGINE
     traces: tuple[AttentionTrace, ...] = ()
     drafter: str | None = None
 
@@ -139,7 +141,8 @@ def roofline(case: RooflineCase, scheme: Scheme) -> Roofline:
     """
     _check_tp(case.model, case.tp)
     cost = CostModel(case.profile, ENGINE, case.model, scheme, case.tp)
-    plan, sizes = plan_memory(cost, case.context_tokens), footprint(cost)
+    in_runs = CostModel(case.profile, case.engine, case.model, scheme, case.tp)
+    plan, sizes = plan_memory(in_runs, case.context_tokens), footprint(cost)
     context = case.context_tokens
     request = sizes.sparse_bytes(context) if scheme.selects else sizes.dense_bytes(context)
     batch = plan.kv_pool_bytes // request

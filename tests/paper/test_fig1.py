@@ -65,6 +65,19 @@ def test_agrees_with_the_roofline_of_the_engine(scheme: str) -> None:
         assert model.moved_bytes(CONTEXT) == pytest.approx(tiers["pcie"].kv_bytes_per_token)
 
 
+@pytest.mark.parametrize("engine", ["roofline", "vllm"])
+def test_the_batch_is_that_of_the_command_roofline(engine: str) -> None:
+    """Figure 1 and `roofline` leave the same HBM to the requests of a dense model."""
+    profile, model = load_profile("h100"), load_model("qwen3-8b")
+    case = RooflineCase(profile, model, CONTEXT, load_network(fig1.NETWORK), engine=engine)
+    dense = models()["qwen3-8b", "dense"]
+    found = fig1.batch_rate(profile, dense, CONTEXT, profile.engine(engine))
+    assert found is not None
+    # Every pass of Figure 1 streams all weights, which bounds it at this batch.
+    batch = found * dense.weight_bytes / profile.gpu.hbm_bytes_per_s
+    assert pytest.approx(roofline(case, load_scheme("dense")).batch) == batch
+
+
 def rates(name: str, system: str, metric: str) -> dict[str, float | None]:
     """Return one metric of a model by roof."""
     found = fig1.compare(load_profile("h100"))

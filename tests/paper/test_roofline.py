@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oasis_sim.engine import Scenario, simulate
+from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.memory import plan_memory
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import HardwareProfile, load_profile
 from oasis_sim.model import ModelShape, load_model
@@ -140,6 +142,20 @@ def test_a_context_that_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["oasis", "quest", "dense"])
+@pytest.mark.parametrize("engine", ["roofline", "vllm", "gpu_exec"])
+def test_the_batch_is_what_fits_in_a_run(name: str, engine: str) -> None:
+    """Roofline and run know one memory: the pool of the same engine over the same request."""
+    scheme = scheme_of(name)
+    cost = CostModel(h100(), engine, qwen3_8b(), scheme, 1)
+    plan = plan_memory(cost, 16_384)
+    request = plan.sparse_request_bytes if scheme.selects else plan.dense_request_bytes
+    fits = plan.kv_pool_bytes // request
+    if scheme.offload:
+        fits = min(fits, plan.host_capacity_bytes // plan.host_request_bytes)
+    assert roofs_of(name, engine=engine).batch == fits
+
+
+@pytest.mark.parametrize("name", ["oasis", "quest", "dense"])
 @pytest.mark.parametrize("engine", ["roofline", "vllm"])
 def test_no_run_is_above_its_roofs(name: str, engine: str) -> None:
     """The whole run, at its shortest context, stays below every roof that applies to it."""
@@ -157,6 +173,6 @@ def test_no_run_is_above_its_roofs(name: str, engine: str) -> None:
         )
     )
     rate = result.steps.output_tokens.sum() / (int(result.steps.end_ps[-1]) / 1e12)
-    roofs = roofs_of(name, 4096, traces=traces).roofs
+    roofs = roofs_of(name, 4096, traces=traces, engine=engine).roofs
     lowest = min(roof for key, roof in roofs.items() if roof is not None and key != "network")
     assert rate < lowest
