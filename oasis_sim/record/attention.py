@@ -87,7 +87,7 @@ class CausalPass:
 
     def __init__(self, store: KeyValueStore, *, keep_queries: bool) -> None:
         """Attend over ``store``; ``keep_queries`` collects each layer's query."""
-        self._store = store
+        self.store = store
         self._keep = keep_queries
         self.queries: dict[int, Tensor] = {}
         self.spans: dict[int, int | None] = {}
@@ -96,13 +96,13 @@ class CausalPass:
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, Q, d]."""
         layer = inputs.layer
-        self._store.append(layer, inputs.key, inputs.value)
+        self.store.append(layer, inputs.key, inputs.value)
         if self._keep:
             self.queries[layer] = inputs.query
         self.spans[layer], self.scalings[layer] = inputs.span, inputs.scaling
-        filled = self._store.filled(layer)
+        filled = self.store.filled(layer)
         rows = torch.arange(filled - inputs.query.shape[1], filled, device=inputs.query.device)
-        return causal_attention(inputs, self._store, rows)
+        return causal_attention(inputs, self.store, rows)
 
 
 def causal_attention(inputs: LayerInput, store: KeyValueStore, rows: Tensor) -> Tensor:
@@ -212,6 +212,20 @@ def _grouped_attention(inputs: LayerInput, keys: Tensor, values: Tensor, mask: T
         query[None], keys[None], values[None], attn_mask=rows[None], scale=inputs.scaling
     )
     return out[0].reshape(inputs.query.shape[0], -1, values.shape[2])
+
+
+def layer_stack(model: Any) -> tuple[Any, str]:
+    """Return the module that holds a model's layers, and its attribute's name.
+
+    Raises InputError for a model that keeps them elsewhere.
+    """
+    decoder = model.get_decoder()
+    for name in ("layers", "h"):
+        if isinstance(getattr(decoder, name, None), torch.nn.ModuleList):
+            return decoder, name
+    raise InputError(
+        "the recorder does not find this model's layers", field="drafter", fix="use other drafters"
+    )
 
 
 def register_attention() -> None:

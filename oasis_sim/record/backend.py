@@ -110,9 +110,7 @@ def load_recorded_model(
 
     torch.set_num_threads(threads)
     module, tokenizer = _load(place, getattr(torch, dtype))
-    check_attention(module.config.to_dict(), place.shown)
-    config = module.config.get_text_config(decoder=True)
-    query_heads = int(config.num_attention_heads)
+    shape = _shape(module.config, place.shown)
     return RecordedModel(
         module=module.eval().to(device),
         tokenizer=tokenizer,
@@ -121,16 +119,40 @@ def load_recorded_model(
         sha256=place.sha256(),
         tokenizer_sha256=vocabulary_sha256(tokenizer),
         licence=printable(licence),
-        layers=int(config.num_hidden_layers),
-        query_heads=query_heads,
-        kv_heads=int(getattr(config, "num_key_value_heads", None) or query_heads),
-        head_dim=int(getattr(config, "head_dim", None) or config.hidden_size // query_heads),
-        vocab=int(config.vocab_size),
-        max_positions=int(config.max_position_embeddings),
+        **shape,
         end_tokens=_end_tokens(module, tokenizer),
         dtype=dtype,
         device=device,
     )
+
+
+def _shape(whole: Any, shown: str) -> dict[str, int]:
+    """Return the numbers of a loaded model's configuration.
+
+    Raises InputError for a model that cannot be recorded, or whose layers differ in shape.
+    """
+    config = whole.get_text_config(decoder=True)
+    try:
+        query_heads = int(getattr(config, "num_attention_heads", None) or 0)
+        facts = {**whole.to_dict(), **config.to_dict(), "num_attention_heads": query_heads}
+        check_attention(facts, shown)
+        return {
+            "layers": int(config.num_hidden_layers),
+            "query_heads": query_heads,
+            "kv_heads": int(getattr(config, "num_key_value_heads", None) or query_heads),
+            "head_dim": int(getattr(config, "head_dim", None) or config.hidden_size // query_heads),
+            "vocab": int(config.vocab_size),
+            "max_positions": int(config.max_position_embeddings),
+        }
+    except InputError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the library raises its own kinds here
+        problem = printable(str(error).strip().split("\n")[0], 120)
+        raise InputError(
+            f"its configuration does not give one shape for all layers ({problem})",
+            file=shown,
+            field="model_type",
+        ) from None
 
 
 def check_device(device: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from oasis_sim.record.attention import KeyValueStore, RowsPass, run_pass
+from oasis_sim.record.attention import KeyValueStore, RowsPass, layer_stack, run_pass
 from oasis_sim.record.backend import RecordedModel
 from oasis_sim.record.progress import ProgressCallback
 from oasis_sim.record.trajectory import Trajectory
@@ -124,23 +124,19 @@ def ngram_drafts(tokens: Sequence[int], first: int, steps: int) -> list[int]:
 @contextlib.contextmanager
 def without_layers(model: Any, skipped: Sequence[int]) -> Iterator[None]:
     """Leave out layers of a model for a while; the others keep their numbers in the store."""
-    base = model.get_decoder()
-    config = base.config
-    whole, count, kinds = (
-        base.layers,
-        config.num_hidden_layers,
-        getattr(config, "layer_types", None),
-    )
+    base, name = layer_stack(model)
+    config, whole = base.config, getattr(base, name)
+    count, kinds = config.num_hidden_layers, getattr(config, "layer_types", None)
     left_out = set(skipped)
     kept = [index for index in range(count) if index not in left_out]
     try:
-        base.layers = torch.nn.ModuleList(whole[index] for index in kept)
+        setattr(base, name, torch.nn.ModuleList(whole[index] for index in kept))
         config.num_hidden_layers = len(kept)
         if kinds is not None:
             config.layer_types = [kinds[index] for index in kept]
         yield
     finally:
-        base.layers = whole
+        setattr(base, name, whole)
         config.num_hidden_layers = count
         if kinds is not None:
             config.layer_types = kinds

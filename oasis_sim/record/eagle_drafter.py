@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from oasis_sim.record.attention import ReplayPass, run_pass
+from oasis_sim.record.attention import ReplayPass, layer_stack, run_pass
 from oasis_sim.record.backend import RecordedModel
 from oasis_sim.record.eagle import EagleHead
 from oasis_sim.record.progress import ProgressCallback
@@ -77,7 +77,8 @@ def tapped(module: Any, layers: tuple[int, ...]) -> Iterator[dict[int, Tensor]]:
 
         return hook
 
-    stack = module.get_decoder().layers
+    decoder, name = layer_stack(module)
+    stack = getattr(decoder, name)
     handles = [stack[layer].register_forward_hook(keep(layer)) for layer in sorted(set(layers))]
     try:
         yield found

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from oasis_sim.errors import InputError
+from oasis_sim.fileio import printable
 from oasis_sim.record.attention import CausalPass, KeyValueStore, run_pass
 from oasis_sim.record.backend import RecordedModel
 
@@ -44,13 +45,17 @@ def probe(model: RecordedModel, tokens: Sequence[int]) -> LayerViews:
     ids = torch.tensor(tokens[:count])
     attention = CausalPass(KeyValueStore(model.layers, count), keep_queries=False)
     with torch.inference_mode():
-        states = run_pass(model.module, ids, torch.arange(count), attention)
-        seen = model.module.get_output_embeddings()(states).float()
-        if sorted(attention.spans) != list(range(model.layers)):
-            raise InputError("hides layers from the recorder", file=model.file, field="model_type")
-        with library_attention(model.module):
-            whole = model.module(input_ids=ids[None].to(model.module.device), use_cache=False)
-    expected = whole.logits[0].float()
+        seen, expected = _logits(model, ids, attention)
+    if sorted(attention.spans) != list(range(model.layers)):
+        raise InputError("hides layers from the recorder", file=model.file, field="model_type")
+    heads = {int(attention.store.keys(layer).shape[0]) for layer in range(model.layers)}
+    if heads != {model.kv_heads}:
+        found = ", ".join(map(str, sorted(heads)))
+        raise InputError(
+            f"keeps keys of {found} KV heads, its configuration says {model.kv_heads}",
+            file=model.file,
+            field="num_key_value_heads",
+        )
     distance = float((seen - expected).abs().max() / expected.abs().max())
     if distance > _TOLERANCE[model.dtype]:
         raise InputError(
@@ -65,6 +70,27 @@ def probe(model: RecordedModel, tokens: Sequence[int]) -> LayerViews:
         spans=tuple(attention.spans[layer] for layer in numbers),
         scalings=tuple(attention.scalings[layer] for layer in numbers),
     )
+
+
+def _logits(
+    model: RecordedModel, ids: torch.Tensor, attention: CausalPass
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits after each token by the recorder's attention and by the library's."""
+    try:
+        states = run_pass(model.module, ids, torch.arange(len(ids)), attention)
+        seen = model.module.get_output_embeddings()(states).float()
+        with library_attention(model.module):
+            whole = model.module(input_ids=ids[None].to(model.module.device), use_cache=False)
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a foreign model's code raises anything
+        problem = printable(str(error).strip().split("\n")[0], 160)
+        raise InputError(
+            f"cannot be run by the recorder ({type(error).__name__}: {problem})",
+            file=model.file,
+            field="model_type",
+        ) from None
+    return seen, whole.logits[0].float()
 
 
 @contextlib.contextmanager

@@ -77,6 +77,8 @@ KINDS: dict[str, dict[str, object]] = {
     "olmo2": {"num_key_value_heads": 4},
     "phi3": {"pad_token_id": 0},
     "gpt_neox": {"num_key_value_heads": None},
+    "gpt2": {"num_key_value_heads": None, "n_inner": 96},
+    "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64, "pad_token_id": 1},
     "granite": {"logits_scaling": 4.0},
     "draft": {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32},
 }

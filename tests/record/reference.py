@@ -30,7 +30,7 @@ class EagerModel:
         self.dim = getattr(config, "head_dim", None) or config.hidden_size // (
             config.num_attention_heads
         )
-        self.stack = self.model.base_model.layers
+        self.stack = getattr(self.model.base_model, "h", None) or self.model.base_model.layers
         self._rotates = config.model_type in {"llama", "mistral", "qwen2", "qwen3", "gemma3_text"}
         self._raw: dict[tuple[int, str], np.ndarray] = {}
         if not self._rotates:

@@ -46,6 +46,7 @@ FAMILIES = (
     "olmo2",
     "phi3",
     "gpt_neox",
+    "gpt2",
 )
 
 
@@ -163,12 +164,13 @@ def test_draft_rows_under_a_sliding_window_are_causal_rows(model_folder, tiny_mo
                 )
 
 
-def test_skip_drafts_agree_with_eager_layers_left_out(model_folder, tiny_model, tiny_prompt):
+@pytest.mark.parametrize("kind", ["llama", "gemma3_text", "gpt2"])
+def test_skip_drafts_agree_with_eager_layers_left_out(kind, model_folder, tiny_model, tiny_prompt):
     """The row without some layers reads the whole model's keys and values before it."""
-    model = tiny_model("llama")
+    model = tiny_model(kind)
     prompt = tiny_prompt(model, follow=STEPS + 1)
     trace = record(model, prompt, options(drafters=("skip1-2",)), name="tiny").trace
-    eager = reference.EagerModel(model_folder("llama"))
+    eager = reference.EagerModel(model_folder(kind))
 
     def leave_out(module, inputs, output):
         kept = (output[0] if isinstance(output, tuple) else output).clone()

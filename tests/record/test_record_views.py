@@ -23,6 +23,25 @@ def test_models_that_compute_otherwise_are_refused(tiny_model, tiny_prompt):
         record(model, tiny_prompt(model), RecordOptions(**LOOSE), name="tiny")
 
 
+def test_configurations_that_name_other_heads_are_refused(tiny_model, tiny_prompt):
+    """OPT ignores the KV heads of its configuration: the header would be wrong."""
+    model = tiny_model("opt")
+    with pytest.raises(InputError, match="keeps keys of 4 KV heads, its configuration says 2"):
+        record(model, tiny_prompt(model), RecordOptions(**LOOSE), name="tiny")
+
+
+def test_what_the_library_raises_is_one_message(tiny_model, tiny_prompt, monkeypatch):
+    """A foreign model's code may fail in any way: the message says how."""
+    model = tiny_model("llama")
+
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("attention_bias")
+
+    monkeypatch.setattr(model.module.model.layers[1].mlp, "forward", fail)
+    with pytest.raises(InputError, match=r"cannot be run by the recorder \(KeyError"):
+        record(model, tiny_prompt(model), RecordOptions(**LOOSE), name="tiny")
+
+
 def test_layers_of_a_full_context_can_be_chosen(tiny_model, tiny_prompt):
     """The word full keeps the layers without a window; where none is, it is refused."""
     model = tiny_model("gemma3_text")
