@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from oasis_sim.engine.totals import StepTotals, fold_steps
 
 if TYPE_CHECKING:
     from oasis_sim.engine.scenario import Scenario
@@ -159,3 +162,9 @@ class RunResult:
     bounds: RooflineBounds
     schedule: Schedule | None
     notes: tuple[str, ...]
+    folded: StepTotals | None = None
+
+    @cached_property
+    def totals(self) -> StepTotals:
+        """Return the sums over all steps; with `folded`, `steps` may hold some of them only."""
+        return fold_steps(self.steps) if self.folded is None else self.folded

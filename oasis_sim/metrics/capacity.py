@@ -40,12 +40,12 @@ def capacity(result: RunResult) -> Capacity:
 
 
 def _limit(result: RunResult, hbm_fit: int, host_fit: int | None) -> str:
-    scenario, steps = result.scenario, result.steps
+    scenario = result.scenario
     limits = {} if scenario.concurrency is None else {"concurrency": scenario.concurrency}
     limits["requests"] = len(scenario.workload.arrival_ps)
     memories = {"hbm": hbm_fit} if host_fit is None else {"hbm": hbm_fit, "host": host_fit}
     if scenario.workload.span_s > 0:
-        largest = int((steps.sparse_rows + steps.dense_rows).max(initial=0))
+        largest = result.totals.most_rows
         few = largest < NEARLY_FULL * min(*limits.values(), *memories.values())
         if few and not _is_full(result):
             return "arrivals"
@@ -55,9 +55,9 @@ def _limit(result: RunResult, hbm_fit: int, host_fit: int | None) -> str:
 
 def _is_full(result: RunResult) -> bool:
     """Say whether a memory was nearly filled, by requests in prefill too."""
-    memory, steps = result.memory, result.steps
+    memory, totals = result.memory, result.totals
     used = (
-        (int(steps.hbm_kv_bytes.max(initial=0)), memory.kv_pool_bytes),
-        (int(steps.host_kv_bytes.max(initial=0)), memory.host_capacity_bytes),
+        (totals.peak_hbm_bytes, memory.kv_pool_bytes),
+        (totals.peak_host_bytes, memory.host_capacity_bytes),
     )
     return any(peak >= NEARLY_FULL * room for peak, room in used if peak)

@@ -45,7 +45,7 @@ def check_cluster(result: ClusterResult) -> None:
             ),
             (
                 "bytes of steps and of requests differ",
-                int(steps.network_bytes.sum()) == int(moves.fetched_bytes.sum()),
+                result.run.totals.network_bytes == int(moves.fetched_bytes.sum()),
             ),
             (
                 "bytes of hand-overs and of requests differ",
@@ -85,7 +85,7 @@ def _laws(result: RunResult) -> list[tuple[str, bool]]:
         ("a step ends before it starts", bool(np.all(steps.end_ps >= steps.start_ps))),
         (
             "tokens of steps and of requests differ",
-            int(steps.output_tokens.sum()) == int(requests.generated_tokens.sum()),
+            result.totals.output_tokens == int(requests.generated_tokens.sum()),
         ),
         (
             "a completed request lacks tokens",
@@ -106,10 +106,10 @@ def _laws(result: RunResult) -> list[tuple[str, bool]]:
         ("bytes are negative", all(bool(np.all(values >= 0)) for values in moved)),
         (
             "HBM holds more KV than it has room for",
-            bool(np.all(steps.hbm_kv_bytes <= memory.kv_pool_bytes)),
+            result.totals.peak_hbm_bytes <= memory.kv_pool_bytes,
         ),
         (
             "host memory holds more than it has room for",
-            bool(np.all(steps.host_kv_bytes <= memory.host_capacity_bytes)),
+            result.totals.peak_host_bytes <= memory.host_capacity_bytes,
         ),
     ]

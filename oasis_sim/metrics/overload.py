@@ -49,14 +49,14 @@ class Offered:
 
 def offered(result: RunResult) -> Offered | None:
     """Return the load of a run whose requests arrive over time, None where all are there."""
-    if result.scenario.workload.span_s <= 0 or len(result.steps) == 0:
+    if result.scenario.workload.span_s <= 0 or result.totals.count == 0:
         return None
     kept = result.requests.status != STATUS.index("rejected")
     due = result.scenario.workload.arrival_ps[kept]
     first = result.requests.first_token_ps[kept]
     if not kept.any():
         return None
-    end = min(int(due[-1]), int(result.steps.end_ps[-1]))
+    end = min(int(due[-1]), result.totals.end_ps)
     middle = (int(due[0]) + end) // 2
     span_s = (end - int(due[0])) / PS_PER_S
     if span_s <= 0:

@@ -49,31 +49,24 @@ def summarise(result: RunResult) -> dict[str, Any]:
 
 def duration_ps(result: RunResult) -> int:
     """Return the simulated time from the first arrival to the end of the last step."""
-    if len(result.steps) == 0 or len(result.requests) == 0:
+    if result.totals.count == 0 or len(result.requests) == 0:
         return 0
-    return int(result.steps.end_ps[-1]) - int(result.requests.arrival_ps.min())
+    return result.totals.end_ps - int(result.requests.arrival_ps.min())
 
 
 def _throughput(result: RunResult, load: Offered | None) -> dict[str, Any]:
-    span = duration_ps(result)
-    tokens = int(result.steps.output_tokens.sum())
+    span, totals = duration_ps(result), result.totals
+    tokens = totals.output_tokens
     finished = int(np.count_nonzero(result.requests.status == STATUS.index("completed")))
-    decode_ps = int((result.steps.end_ps - result.steps.start_ps)[_pure_decode(result)].sum())
-    decode_tokens = int(result.steps.output_tokens[_pure_decode(result)].sum())
     return {
         "output_tokens_per_s": _per_second(tokens, span),
         "requests_per_s": _per_second(finished, span),
         "output_tokens_per_s_per_gpu": _per_second(tokens, span * result.scenario.tp),
-        "decode_output_tokens_per_s": _per_second(decode_tokens, decode_ps),
+        "decode_output_tokens_per_s": _per_second(totals.decode_tokens, totals.decode_ps),
         "offered_requests_per_s": significant(load.arrive_per_s) if load else None,
         "output_tokens": tokens,
         "duration_s": significant(span / PS_PER_S),
     }
-
-
-def _pure_decode(result: RunResult) -> Any:
-    """Select the steps that only decode, without prefill beside them."""
-    return (result.steps.prefill_tokens == 0) & (result.steps.output_tokens > 0)
 
 
 def _per_second(amount: int, span_ps: int) -> float | None:
@@ -81,18 +74,17 @@ def _per_second(amount: int, span_ps: int) -> float | None:
 
 
 def _steps(result: RunResult) -> dict[str, Any]:
-    steps = result.steps
-    rows = steps.sparse_rows.astype(np.int64) + steps.dense_rows
-    count = len(steps)
+    totals = result.totals
+    count, rows = totals.count, totals.all_rows
     return {
         "count": count,
-        "step_ms": distribution(steps.end_ps - steps.start_ps).scaled(PS_PER_MS),
+        "step_ms": distribution(totals.step_ps).scaled(PS_PER_MS),
         "running_batch": {
-            "mean": significant(int(rows.sum()) / count) if count else None,
-            "max": int(rows.max(initial=0)),
+            "mean": significant(rows / count) if count else None,
+            "max": totals.most_rows,
         },
-        "sparse_row_share": _ratio(int(steps.sparse_rows.sum()), int(rows.sum())),
-        "prefill_tokens": int(steps.prefill_tokens.sum()),
+        "sparse_row_share": _ratio(totals.sparse_rows, rows),
+        "prefill_tokens": totals.prefill_tokens,
     }
 
 
@@ -101,29 +93,26 @@ def _ratio(part: float, whole: float) -> float | None:
 
 
 def _stages(result: RunResult) -> dict[str, float | None]:
-    count = len(result.steps) * PS_PER_MS
-    totals = result.steps.stage_ps.sum(axis=0).tolist()
-    return {name: _ratio(total, count) for name, total in zip(STAGES, totals, strict=True)}
+    count = result.totals.count * PS_PER_MS
+    sums = result.totals.stage_ps.tolist()
+    return {name: _ratio(total, count) for name, total in zip(STAGES, sums, strict=True)}
 
 
 def _step_bound(result: RunResult) -> dict[str, Any]:
     """Return, per kind of limit, the share of steps and of time that it bounds."""
-    steps = result.steps
-    spans = steps.end_ps - steps.start_ps
-    total = int(spans.sum())
+    totals = result.totals
     return {
         name: {
-            "share_of_steps": _ratio(int(np.count_nonzero(steps.bound == i)), len(steps)),
-            "share_of_time": _ratio(int(spans[steps.bound == i].sum()), total),
+            "share_of_steps": _ratio(int(totals.bound_steps[i]), totals.count),
+            "share_of_time": _ratio(int(totals.bound_ps[i]), totals.busy_ps),
         }
         for i, name in enumerate(BOUNDS)
     }
 
 
 def _tiers(result: RunResult, room: Capacity) -> dict[str, dict[str, Any]]:
-    memory, steps = result.memory, result.steps
-    peak_kv = int(steps.hbm_kv_bytes.max(initial=0))
-    peak_host = int(steps.host_kv_bytes.max(initial=0))
+    memory = result.memory
+    peak_kv, peak_host = result.totals.peak_hbm_bytes, result.totals.peak_host_bytes
     return {
         "hbm": {
             "capacity_bytes": memory.hbm_capacity_bytes,
@@ -167,22 +156,22 @@ def _sparse_parts(result: RunResult) -> dict[str, int | None]:
 
 def _residency(result: RunResult) -> dict[str, float | None]:
     """Return block counts as means per sparse row, KV head, layer and step."""
-    steps, scenario = result.steps, result.scenario
+    totals, scenario = result.totals, result.scenario
     heads = scenario.model.kv_heads_per_gpu(scenario.tp) * scenario.model.layers
-    places = int(steps.sparse_rows.sum()) * heads
-    needed = int(steps.needed_blocks.sum())
+    places = totals.sparse_rows * heads
+    needed = totals.needed_blocks
     missed = _ratio(needed, places * scenario.scheme.chosen_blocks)
     return {
         "needed_blocks": _ratio(needed, places),
-        "admitted_blocks": _ratio(int(steps.admitted_blocks.sum()), places),
-        "deferred_blocks": _ratio(int(steps.deferred_blocks.sum()), places),
+        "admitted_blocks": _ratio(totals.admitted_blocks, places),
+        "deferred_blocks": _ratio(totals.deferred_blocks, places),
         "hit_rate": None if missed is None else significant(1 - missed),
     }
 
 
 def _quality(result: RunResult) -> dict[str, Any]:
     quality = result.quality
-    if not result.steps.sparse_rows.any():
+    if not result.totals.sparse_rows:
         # Proxies are means over rows that select; where none was decoded there is nothing to say.
         quality = replace(
             quality,

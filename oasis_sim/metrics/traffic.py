@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.result import RunResult
 from oasis_sim.engine.scenario import Scenario
@@ -21,14 +18,14 @@ def links(result: RunResult) -> dict[str, Any]:
     moves the scheme's units over that link; `nominal_gb_per_s` is what the standard promises.
     Both are None for a network that the scenario does not name.
     """
-    scenario, steps = result.scenario, result.steps
+    scenario, totals = result.scenario, result.totals
     pcie = scenario.profile.pcie
     gather = PS_PER_S / cost_model(scenario).transfer_ps_per_byte()
-    busy_ps = int((steps.end_ps - steps.start_ps).sum())
+    steps = totals.count, totals.busy_ps
     return {
-        "pcie_h2d": _link(steps.h2d_bytes, busy_ps, gather, pcie.bytes_per_s),
-        "pcie_d2h": _link(steps.d2h_bytes, busy_ps, pcie.usable_bytes_per_s, pcie.bytes_per_s),
-        "network": _link(steps.network_bytes, busy_ps, None, None),
+        "pcie_h2d": _link(totals.h2d_bytes, steps, gather, pcie.bytes_per_s),
+        "pcie_d2h": _link(totals.d2h_bytes, steps, pcie.usable_bytes_per_s, pcie.bytes_per_s),
+        "network": _link(totals.network_bytes, steps, None, None),
     }
 
 
@@ -40,12 +37,13 @@ def cost_model(scenario: Scenario) -> CostModel:
 
 
 def _link(
-    moved: npt.NDArray[np.int64],
-    busy_ps: int,
+    total: int,
+    steps: tuple[int, int],
     limit_bytes_per_s: float | None,
     nominal: float | None,
 ) -> dict[str, float | int | None]:
-    total, count = int(moved.sum()), len(moved)
+    """Return the row of a link that moved `total` bytes; `steps`: how many, and their time."""
+    count, busy_ps = steps
     rate = total * PS_PER_S / busy_ps if busy_ps else None
     share = None if rate is None or limit_bytes_per_s is None else rate / limit_bytes_per_s
     return {
