@@ -70,10 +70,10 @@ def plan_file(path: Path) -> Report:
 
 def run_directory(path: Path) -> Report:
     """Return the report of a run."""
-    from oasis_sim.fileio import inside, load_json
+    from oasis_sim.fileio import check_listed, inside, load_json
     from oasis_sim.report.directory import CONFIG_NAME
     from oasis_sim.report.page.of_run import run_report
-    from oasis_sim.report.rundir import check_listed, read_summary
+    from oasis_sim.report.rundir import read_summary
     from oasis_sim.report.timeline import FILE_NAME
 
     summary = read_summary(path)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import MANIFEST_NAME, content_chunks, inside, load_json
+from oasis_sim.fileio import check_listed, inside, load_json
 from oasis_sim.metrics.summary import SCHEMA_VERSION
 from oasis_sim.report.directory import SUMMARY_NAME
-from oasis_sim.units import MIB
-
-SUMMARY_CAP_BYTES = 64 * MIB
 
 PARTS = (
     "scenario",
@@ -50,20 +46,3 @@ def read_summary(run_dir: str | Path) -> Mapping[str, Any]:
     if missing:
         raise InputError(f"has no {', '.join(missing)}", file=path, fix="run again")
     return summary
-
-
-def check_listed(directory: Path, name: str) -> None:
-    """Raise InputError unless a file is the one that the manifest lists; without one, take it."""
-    manifest = inside(directory, MANIFEST_NAME)
-    if not manifest.exists():
-        return
-    try:
-        listed = load_json(manifest).value["files"][name]["sha256"]
-    except (KeyError, TypeError):
-        raise InputError(f"does not list {name}", file=manifest, fix="run again") from None
-    path = inside(directory, name)
-    digest = hashlib.sha256()
-    for chunk in content_chunks(path, SUMMARY_CAP_BYTES):
-        digest.update(chunk)
-    if digest.hexdigest() != listed:
-        raise InputError(f"is not the file that {MANIFEST_NAME} lists", file=path, fix="run again")

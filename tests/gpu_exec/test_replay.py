@@ -268,6 +268,31 @@ def test_schedule_of_this_run(tmp_path: Path) -> None:
     assert make_schedule(Case()).moves == load_run_schedule(tmp_path).moves
 
 
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "steps.csv"])
+@pytest.mark.parametrize("damage", ["edited", "missing"])
+def test_a_run_with_any_other_file_changed_is_refused(
+    name: str, damage: str, tmp_path: Path
+) -> None:
+    """The comparison is with the whole run: each file that the manifest lists must be there."""
+    make_schedule(Case()).save(tmp_path / "schedule.npz")
+    for other in ("summary.json", "config.yaml", "steps.csv"):
+        (tmp_path / other).write_text(other)
+    digests = {
+        path.name: {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+        for path in tmp_path.iterdir()
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": digests}))
+    load_run_schedule(tmp_path)
+    if damage == "edited":
+        (tmp_path / name).write_text("another run")
+    else:
+        (tmp_path / name).unlink()
+    said = "is not the file that manifest.json lists" if damage == "edited" else "no such file"
+    with pytest.raises(InputError, match=said) as caught:
+        load_run_schedule(tmp_path)
+    assert name in str(caught.value)
+
+
 def test_import_is_light() -> None:
     """Importing the package and the reference executor loads neither torch nor triton."""
     code = (

@@ -188,7 +188,7 @@ def test_a_damaged_summary_is_refused_or_shown(data: st.DataObject) -> None:
         ('{"files": {"summary.json": {"sha256": "0"}}}', "is not the file that manifest.json"),
         ('{"files": {}}', "does not list summary.json"),
         ("[]", "does not list summary.json"),
-        ('{"files": {"summary.json": {"sha256": null}}}', "is not the file that manifest.json"),
+        ('{"files": {"summary.json": {"sha256": null}}}', "does not list summary.json"),
     ],
 )
 def test_a_summary_that_is_not_the_run_s_is_refused(
