@@ -60,7 +60,7 @@ def trial(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     finished = False
     while not finished:
         last = len(attempts) >= arguments.kills
-        limit_s = None if last else dice.uniform(0.3, 1.0) * whole_s
+        limit_s = None if last else dice.uniform(0.6, 1.0) * whole_s
         process = subprocess.Popen(again)
         try:
             if process.wait(timeout=limit_s) != 0:
