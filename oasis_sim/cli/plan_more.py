@@ -40,12 +40,14 @@ def in_order(
 
 def asked_about(plan: Plan, values: Mapping[str, Any]) -> Plan:
     """Return the plan with what its recommended fleet hangs on: one thing changed at a time."""
-    from oasis_sim.plan.sensitivity import Finding, Reach, make_asker, questions
+    from oasis_sim.plan.sensitivity import REACH, Finding, Reach, make_asker, questions
 
     ranked = plan.ranked()
     if not ranked:
         return plan
     asked = questions(ranked[0], plan.answers[0].job.targets)
+    if not values["sensitivity"]:  # a report has bars of changes; the reach takes as long again
+        asked = [each for each in asked if each.kind != REACH]
     found = in_order(make_asker, asked, values, "asking what if")
     findings = tuple(each for each in found if isinstance(each, Finding))
     reach = next((each for each in found if isinstance(each, Reach)), None)

@@ -91,7 +91,7 @@ def sweep_directory(path: Path) -> Report:
     from oasis_sim.plan.store import GRID_NAME
     from oasis_sim.report.page.of_sweep import sweep_report
 
-    grid = read_grid(str(path / GRID_NAME))
+    grid = read_grid(str(path / GRID_NAME), lambda _name, _text: None)
     whole, partial = path / "results.csv", path / "results.partial.csv"
     table = whole if whole.is_file() else partial
     points = [

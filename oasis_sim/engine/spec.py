@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from oasis_sim.engine.scenario import Scenario
@@ -9,7 +10,7 @@ from oasis_sim.errors import UsageError
 from oasis_sim.hardware import load_profile, with_capacities
 from oasis_sim.model import load_model
 from oasis_sim.scheme import Scheme, load_scheme
-from oasis_sim.trace import load_trace
+from oasis_sim.trace import AttentionTrace, load_trace
 from oasis_sim.workload import Workload, closed_loop, load_workload, poisson
 
 DEFAULT_PROFILE = "h100"
@@ -103,7 +104,7 @@ class ScenarioSpec:
     max_steps: int | None = None
     disaggregation: DisaggregationSpec | None = None
 
-    def scenario(self) -> Scenario:
+    def scenario(self, open_trace: Callable[[str], AttentionTrace] = load_trace) -> Scenario:
         """Load every input; raise InputError or UsageError for the first that cannot be used."""
         profile = with_capacities(load_profile(self.profile), self.hbm_bytes, self.host_link)
         profile.engine(self.engine)
@@ -112,7 +113,7 @@ class ScenarioSpec:
             engine_name=self.engine,
             model=load_model(self.model),
             scheme=self.scheme,
-            traces=tuple(load_trace(name) for name in self.traces) if self.scheme.selects else (),
+            traces=tuple(map(open_trace, self.traces)) if self.scheme.selects else (),
             workload=self.load.workload(self.seed),
             concurrency=self.concurrency,
             drafter=self.drafter,

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.spec import LoadSpec, ScenarioSpec, every
+from oasis_sim.fileio import find_input
+from oasis_sim.trace import AttentionTrace, load_trace
 from oasis_sim.workload import Workload
 
+MOST_TRACES = 8
 _SMALLEST_LOAD = LoadSpec(requests=1, context_tokens=1, output_tokens=1)
 
 _Machine = tuple[str, str, str, bool, tuple[str, ...], int | None, str | None]
+
+
+def loaded_trace(name: str) -> AttentionTrace:
+    """Return a trace, read once per process as long as its file stays the same."""
+    file = find_input(name, "trace").resolve()
+    state = file.stat()
+    return _read_once(name, str(file), state.st_mtime_ns, state.st_size)
+
+
+@lru_cache(maxsize=MOST_TRACES)
+def _read_once(name: str, file: str, changed_ns: int, size: int) -> AttentionTrace:  # noqa: ARG001
+    return load_trace(name)
 
 
 @dataclass
@@ -27,7 +43,8 @@ class Inputs:
             *(spec.hbm_bytes, spec.host_link),
         )
         if machine not in self._scenarios:
-            self._scenarios[machine] = replace(spec, load=_SMALLEST_LOAD).scenario()
+            smallest = replace(spec, load=_SMALLEST_LOAD)
+            self._scenarios[machine] = smallest.scenario(loaded_trace)
         return replace(
             self._scenarios[machine],
             scheme=spec.scheme,

@@ -160,7 +160,7 @@ def _link_words(points: Mapping[float, Operating], about: str) -> str:
     )
 
 
-def timeline_figure(window: Mapping[str, Any], about: str) -> Figure:
+def timeline_figure(window: Mapping[str, Any], about: str, name: str = "step_timeline") -> Figure:
     """Draw a few layers of one step; the numbers are the time of each stage in the window."""
     spans = window["spans"]
     tracks = [name for name in TRACKS if any(each["track"] == name for each in spans)]
@@ -184,8 +184,13 @@ def timeline_figure(window: Mapping[str, Any], about: str) -> Figure:
             times = [e["length_us"] for e in spans if (e["track"], e["stage"]) == (track, stage)]
             if times:
                 title = TRACKS[track].title
-                name = f"{title}: {_stage(stage)}"
-                rows.append((words(name), amount(len(times)), amount(round(sum(times), 3))))
+                rows.append(
+                    (
+                        words(f"{title}: {_stage(stage)}"),
+                        amount(len(times)),
+                        amount(round(sum(times), 3)),
+                    )
+                )
     layers = f"layers {window['first_layer']} to {window['last_layer']}"
     return Figure(
         "Timeline of a decode step",
@@ -199,7 +204,7 @@ def timeline_figure(window: Mapping[str, Any], about: str) -> Figure:
             window["length_us"],
         ),
         Table(
-            "step_timeline",
+            name,
             f"Time by track and stage, {layers} of step {window['step']}",
             ("track: stage", "slices", "time (microseconds)"),
             tuple(rows),

@@ -7,6 +7,10 @@ import html
 from oasis_sim.text import escape
 
 VOID = frozenset({"meta", "link", "br"})
+LINES = frozenset(
+    {"head", "header", "nav", "main", "section", "footer", "figure", "table", "tr", "svg"}
+)
+"""Elements that end a line of the file, so that two versions of a page can be compared."""
 
 
 class Markup(str):
@@ -38,7 +42,10 @@ def element(tag: str, *children: Child, **attributes: Attribute) -> Markup:
         key = name.rstrip("_").replace("_", "-")
         parts.append(key if value is True else f'{key}="{text(_plain(value))}"')
     opening = Markup(f"<{' '.join(parts)}>")
-    return opening if tag in VOID else Markup(f"{opening}{join(*children)}</{tag}>")
+    if tag in VOID:
+        return opening
+    ending = "\n" if tag in LINES else ""
+    return Markup(f"{opening}{join(*children)}</{tag}>{ending}")
 
 
 def join(*children: Child) -> Markup:

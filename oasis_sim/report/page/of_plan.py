@@ -36,7 +36,7 @@ def plan_report(plan: Document) -> Report:
     memory = [_memory(fleets)] if fleets else []
     return Report(
         title=_title(plan),
-        answer=_answer(fleets),
+        answer=_answer(plan),
         cautions=_cautions(fleets),
         sections=(
             fleets_section(plan),
@@ -61,7 +61,8 @@ def _offloads(fleet: Document) -> bool:
     return bool(fleet["replica"]["scenario"]["offload"])
 
 
-def _answer(fleets: Sequence[Document]) -> str:
+def _answer(plan: Document) -> str:
+    fleets, currency = plan["fleets"], plan["currency"]
     if not fleets:
         return "No fleet meets the targets; what is missing is listed below."
     best = fleets[0]
@@ -71,17 +72,17 @@ def _answer(fleets: Sequence[Document]) -> str:
     )
     return (
         f"Take {counted(best['gpus'], 'GPU')} {best['profile']} with {best['scheme']} "
-        f"({counted(best['replicas'], 'replica')} of tp {best['tp']}{_cost(best)}): {targets}; "
-        f"{_compared(fleets)}."
+        f"({counted(best['replicas'], 'replica')} of tp {best['tp']}{_cost(best, currency)}): "
+        f"{targets}; {_compared(fleets, currency)}."
     )
 
 
-def _cost(fleet: Document) -> str:
+def _cost(fleet: Document, currency: str | None) -> str:
     cost = fleet["cost_per_million_output_tokens"]
-    return "" if cost is None else f", {cost:.2f} per million output tokens"
+    return "" if cost is None else f", {cost:.2f} {currency} per million output tokens"
 
 
-def _compared(fleets: Sequence[Document]) -> str:
+def _compared(fleets: Sequence[Document], currency: str | None) -> str:
     """Say what moving KV out of HBM changes: the best fleet against the best of the other kind."""
     best = fleets[0]
     others = [fleet for fleet in fleets if _offloads(fleet) != _offloads(best)]
@@ -92,7 +93,7 @@ def _compared(fleets: Sequence[Document]) -> str:
     other = others[0]
     return (
         f"with {other_kind} the best is {counted(other['gpus'], 'GPU')} {other['profile']} with "
-        f"{other['scheme']}{_cost(other)}"
+        f"{other['scheme']}{_cost(other, currency)}"
     )
 
 
@@ -163,8 +164,12 @@ def _link_and_step(fleets: Sequence[Document], evidence: Document) -> Section:
         where = f"{ratios['scheme']} on {card}, {ratios['concurrency']} requests at once"
         figures += [link_figure(points, where)] if points else []
     figures += [
-        timeline_figure(window, f"{window['scheme']} on {fleets[0]['profile']} under its load")
-        for window in evidence["step_timelines"]
+        timeline_figure(
+            window,
+            f"{window['scheme']} on {fleets[0]['profile']} under its load",
+            f"step_timeline_{number}",
+        )
+        for number, window in enumerate(evidence["step_timelines"], 1)
     ]
     return Section("PCIe and the step", figures=tuple(figures))
 

@@ -1,0 +1,156 @@
+"""`oasis-sim report` and `plan --report`: formats, places, and results that are damaged."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from oasis_sim.cli.main import main
+from oasis_sim.trace import save_trace
+from tests.page_reader import read_page
+from tests.strategies import make_trace
+
+SIZES = ["--budget", "64", "--context", "1000", "--output-tokens", "20", "--trace", "small.npz"]
+
+
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Stand in a directory that holds a small trace."""
+    monkeypatch.chdir(tmp_path)
+    save_trace(make_trace(1, block_tokens=16, prompt=300, stored=12), tmp_path / "small.npz")
+    return tmp_path
+
+
+@pytest.fixture
+def run(beside: Path) -> Path:
+    """Return the directory of a small run."""
+    command = ["run", *SIZES, "--requests", "4", "--concurrency", "2", "--out", "a run", "--quiet"]
+    assert main(command) == 0
+    return beside / "a run"
+
+
+def test_a_run_becomes_a_page(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`report DIR` writes report.html; the same run gives the same bytes, under any name."""
+    capsys.readouterr()
+    assert main(["report", "a run"]) == 0
+    shown = capsys.readouterr()
+    assert ("", "report: report.html\n") == (shown.out, shown.err)
+    assert main(["report", "a run", "--out", "again.html"]) == 0
+    content = Path("report.html").read_bytes()
+    assert content == Path("again.html").read_bytes()
+    titles = [each.content() for each in read_page(content.decode()).all("h2")]
+    assert "Where the time goes" in titles
+    assert "Inputs and how to repeat this" in titles
+
+
+@pytest.mark.parametrize(("kind", "start"), [("md", "# Run: "), ("csv", "table,row,column,value")])
+def test_text_formats_go_to_standard_output(
+    run: Path, capsys: pytest.CaptureFixture[str], kind: str, start: str
+) -> None:
+    """Markdown and CSV can be piped; with --out the suffix says which."""
+    capsys.readouterr()
+    assert main(["report", "a run", "--format", kind]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(start)
+    assert main(["report", "a run", "--out", f"report.{kind}"]) == 0
+    assert text == Path(f"report.{kind}").read_text(encoding="utf-8")
+
+
+def test_an_existing_file_is_kept(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is overwritten without --force, and nothing is written into nowhere."""
+    Path("report.html").write_text("mine", encoding="utf-8")
+    assert main(["report", "a run"]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert "mine" == Path("report.html").read_text(encoding="utf-8")
+    assert main(["report", "a run", "--force", "--quiet"]) == 0
+    assert main(["report", "a run", "--out", "no/such/place.html"]) == 3
+    assert main(["report", "a run", "--out", "report.docx"]) == 2
+
+
+def test_a_sweep_is_reported_also_when_it_is_not_finished(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All points are in the table; a shard alone is marked as partial."""
+    grid = ["--vary", "scheme=on-demand,oasis", "--vary", "concurrency=1..4x2"]
+    command = ["sweep", *grid, *SIZES]
+    command += ["--workers", "1", "--quiet", "--out", "s"]
+    assert main([*command, "--shard", "1/2"]) == 0
+    capsys.readouterr()
+    assert main(["report", "s", "--format", "md"]) == 0
+    assert "PARTIAL: 3 of 6 points" in capsys.readouterr().out
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "x: tokens/s per user (1 / mean TPOT)\n  A oasis\n  B on-demand\n" in shown
+    assert main(["report", "s", "--format", "csv"]) == 0
+    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
+    points = {row[1] for row in rows if row[0] == "points"}
+    results = json.loads(Path(next(Path("s/runs").glob("*/summary.json"))).read_text())
+    rate = results["throughput"]["output_tokens_per_s_per_gpu"]
+    assert 6 == len(points)
+    assert str(rate) in {cell for row in rows for cell in row}
+
+
+@pytest.fixture
+def plan(beside: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    """Return a small plan as JSON, beside the report that it wrote."""
+    load = [*SIZES, "--requests", "40", "--rate", "100", "--tp", "1", "--workers", "1", "--quiet"]
+    wanted = ["--slo", "ttft_p95=150ms", "--report", "plan.html", "--format", "json"]
+    capsys.readouterr()
+    assert main(["plan", *load, *wanted]) == 0
+    Path("plan.json").write_text(capsys.readouterr().out, encoding="utf-8")
+    return beside / "plan.json"
+
+
+def test_a_kept_plan_gives_the_page_that_it_wrote(plan: Path) -> None:
+    """`plan --report` and `report PLAN.json` are the same bytes; a directory of it will do."""
+    assert main(["report", "plan.json", "--quiet"]) == 0
+    assert Path("plan.html").read_bytes() == Path("report.html").read_bytes()
+    assert main(["report", ".", "--out", "third.html", "--quiet"]) == 0
+    assert Path("plan.html").read_bytes() == Path("third.html").read_bytes()
+
+
+def test_places_of_a_plan_are_checked_before_the_work(beside: Path) -> None:
+    """An unknown suffix, a missing folder, an existing file: at once."""
+    Path("there.html").write_text("mine", encoding="utf-8")
+    load = ["plan", *SIZES, "--rate", "1", "--slo", "ttft_p95=1ms", "--report"]
+    assert main([*load, "report.docx"]) == 2
+    assert main([*load, "no/such/report.html"]) == 3
+    assert main([*load, "there.html"]) == 2
+
+
+@pytest.mark.parametrize("name", ["nothing", ".", "small.npz"])
+def test_what_is_no_result_is_refused(
+    beside: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """No such place, a directory of something else, a file that is no plan."""
+    assert main(["report", name]) == 3
+    assert 1 == capsys.readouterr().err.count("\n")
+    assert not Path("report.html").exists()
+
+
+def test_a_damaged_plan_is_refused_whatever_is_missing(
+    plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without any one of its keys a plan ends with code 3 and one line, never a page."""
+    whole = json.loads(plan.read_text(encoding="utf-8"))
+    for key in whole:
+        broken = {name: value for name, value in whole.items() if name != key}
+        plan.write_text(json.dumps(broken), encoding="utf-8")
+        code = main(["report", "plan.json", "--quiet"])
+        error = capsys.readouterr().err
+        assert (code, error.count("\n")) in {(3, 1), (0, 0)}, key
+        if not code:
+            assert key in ("targets", "reach")
+            Path("report.html").unlink()
+
+
+def test_a_changed_summary_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A report shows what the manifest lists, nothing edited since."""
+    summary = run / "summary.json"
+    summary.write_text(summary.read_text().replace("1", "2", 1), encoding="utf-8")
+    assert main(["report", "a run"]) == 3
+    assert "manifest" in capsys.readouterr().err

@@ -1,0 +1,45 @@
+"""Scales: every value has a place, ticks are few, round and inside."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oasis_sim.report.page.scales import scale, tick
+
+POSITIVE = st.floats(1e-6, 1e12)
+
+
+@given(st.lists(POSITIVE, min_size=1, max_size=20), st.booleans())
+def test_every_value_lies_between_the_ends(values: list[float], log: bool) -> None:
+    """Places stay within the axis and keep the order of the values."""
+    found = scale(values, 10.0, 110.0, log=log)
+    places = [found.at(value) for value in sorted(values)]
+    assert places == sorted(places)
+    assert 10.0 - 1e-6 <= places[0] <= places[-1] <= 110.0 + 1e-6
+
+
+@given(st.lists(POSITIVE, min_size=1, max_size=20), st.booleans(), st.booleans())
+def test_ticks_are_few_and_inside(values: list[float], log: bool, whole: bool) -> None:
+    """Ticks ascend within the axis; where things are counted they are whole."""
+    found = scale(values, 0.0, 1.0, log=log, whole=whole)
+    assert 1 <= len(found.ticks) <= 11
+    assert list(found.ticks) == sorted(set(found.ticks))
+    assert all(-1e-9 <= found.at(each) <= 1 + 1e-9 for each in found.ticks)
+    if whole and not log:
+        assert all(float(each).is_integer() for each in found.ticks)
+
+
+def test_nothing_still_has_an_axis() -> None:
+    """Zeros alone give an axis from zero to one."""
+    assert (0.0, 1.0) == (scale([0.0], 0, 9).low, scale([0.0], 0, 9).high)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.0, "0"), (0.05, "0.05"), (2.5, "2.5"), (2500.0, "2,500"), (25000.0, "25k")],
+)
+def test_ticks_are_short(value: float, shown: str) -> None:
+    """No digit that says nothing."""
+    assert shown == tick(value)
