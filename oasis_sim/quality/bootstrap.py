@@ -42,7 +42,11 @@ class BlockBootstrap:
 
     def estimate(self, values: NDArray[np.float64]) -> Estimate:
         """Return the mean of one value per step, float64 [steps], and its interval."""
-        means = values[self._drawn].mean(axis=1)
+        means = self.means(values)
         tail = 50 * (1 - CONFIDENCE)
         low, high = np.percentile(means, [tail, 100 - tail])
         return Estimate(float(values.mean()), float(low), float(high))
+
+    def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the mean of one value per step in each draw, float64 [resamples]."""
+        return np.asarray(values[self._drawn].mean(axis=1))

@@ -1,0 +1,188 @@
+"""Tables and figure of ``validation/quality-smollm2-*.json``, as docs/quality.md shows them.
+
+    python benchmarks/quality_report.py [--suffix gpu] [--svg docs/quality-smollm2.svg]
+
+Prints, per text and budget, KL by fetch ratio; whether it falls with the ratio (paired differences
+of neighbouring ratios); and the draft's KL over that of the previous token. All intervals are 95 %,
+by the block bootstrap of ``oasis_sim.quality.bootstrap`` over the steps, paired.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oasis_sim.quality.bootstrap import BlockBootstrap
+from oasis_sim.report.plotfile import STYLE, save_figure
+from oasis_sim.units import MIB
+
+ROOT = Path(__file__).parents[1]
+TEXTS = ("prose", "code", "question")
+RESAMPLES = 4000
+
+Values = NDArray[np.float64]
+Case = dict[str, Any]
+
+
+def main() -> None:
+    """Print the tables and draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--suffix", default="", help="of the results, as in -gpu")
+    parser.add_argument("--svg", type=Path)
+    arguments = parser.parse_args()
+    found = {
+        text: json.loads(path.read_text(encoding="utf-8"))
+        for text in TEXTS
+        if (path := ROOT / "validation" / f"quality-smollm2-{text}{arguments.suffix}.json").exists()
+    }
+    for text, each in found.items():
+        table(text, each["study"])
+    for text, each in found.items():
+        steps_up(text, each["study"])
+    against_previous({text: each["study"] for text, each in found.items()})
+    if arguments.svg is not None:
+        draw({text: each["study"] for text, each in found.items()}, arguments.svg)
+
+
+def lines(study: dict[str, Any]) -> dict[tuple[int, str], list[Case]]:
+    """Return the cases by budget and predictor, each by rising ratio."""
+    by_line: dict[tuple[int, str], list[Case]] = {}
+    for case in sorted(study["cases"], key=lambda case: float(case["fetch_ratio"])):
+        by_line.setdefault((case["budget_tokens"], case["predictor"]), []).append(case)
+    return dict(sorted(by_line.items()))
+
+
+def interval(values: Values) -> str:
+    """Return a mean and its interval as text."""
+    found = BlockBootstrap(len(values), resamples=RESAMPLES, seed=0).estimate(values)
+    return f"{found.mean:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def table(text: str, study: dict[str, Any]) -> None:
+    """Print one row per case, as Markdown."""
+    for (budget, predictor), cases in lines(study).items():
+        for case in cases:
+            kl, nll = case["kl"], case["nll_difference"]
+            ratio = "all" if case["fetch_ratio"] == 1.0 else f"{case['fetch_ratio']:g}"
+            print(
+                f"| {text} | {budget:,} | {predictor} | {ratio} ({case['cap_blocks']}) "
+                f"| {kl['mean']:.3f} [{kl['low']:.3f}, {kl['high']:.3f}] "
+                f"| {case['top1_agreement']['mean']:.2f} | {nll['mean']:+.3f} "
+                f"| {case['attention_mass']['mean']:.3f} | {case['overlap']['mean']:.3f} "
+                f"| {case['bytes_per_step'] / MIB:.2f} |"
+            )
+
+
+def by_step(case: Case) -> Values:
+    """Return KL by step."""
+    return np.array(case["kl_by_step"])
+
+
+def steps_up(text: str, study: dict[str, Any]) -> None:
+    """Print neighbouring ratios between which KL rises, with the paired difference."""
+    for (budget, predictor), cases in lines(study).items():
+        against = []
+        for lower, higher in pairwise(cases):
+            difference = by_step(higher) - by_step(lower)
+            found = BlockBootstrap(len(difference), resamples=RESAMPLES, seed=0).estimate(
+                difference
+            )
+            if found.mean > 0:
+                against.append(
+                    f"{lower['fetch_ratio']:g}->{higher['fetch_ratio']:g}: {interval(difference)}"
+                    f"{' SIGNIFICANT' if found.low > 0 else ''}"
+                )
+        print(f"{text} K={budget} {predictor}: steps up: {'; '.join(against) or 'none'}")
+
+
+def against_previous(studies: dict[str, dict[str, Any]]) -> None:
+    """Print KL with the draft over KL with the previous token, by budget and ratio."""
+    for budget in sorted({case["budget_tokens"] for s in studies.values() for case in s["cases"]}):
+        both = {text: lines(study) for text, study in studies.items()}
+        count = len(next(iter(both.values()))[budget, "draft"])
+        for place in range(count):
+            pairs = [
+                (by_step(each[budget, "draft"][place]), by_step(each[budget, "previous"][place]))
+                for each in both.values()
+            ]
+            ratio = next(iter(both.values()))[budget, "draft"][place]["fetch_ratio"]
+            texts = [
+                f"{name} {shown(ratio_of([pair]))}" for name, pair in zip(both, pairs, strict=True)
+            ]
+            print(f"K={budget} ratio {ratio:g}: {shown(ratio_of(pairs))}; {', '.join(texts)}")
+
+
+def ratio_of(pairs: Sequence[tuple[Values, Values]]) -> tuple[float, float, float]:
+    """Return the ratio of mean KL over all texts, and its interval; steps are drawn by text."""
+    sums = np.zeros((2, RESAMPLES))
+    means = np.zeros(2)
+    for seed, pair in enumerate(pairs):
+        boot = BlockBootstrap(len(pair[0]), resamples=RESAMPLES, seed=seed)
+        for side, values in enumerate(pair):
+            sums[side] += boot.means(values)
+            means[side] += values.mean()
+    low, high = np.percentile(sums[0] / sums[1], [2.5, 97.5])
+    return float(means[0] / means[1]), float(low), float(high)
+
+
+def shown(found: tuple[float, float, float]) -> str:
+    """Return a ratio and its interval as text."""
+    return f"{found[0]:.2f} [{found[1]:.2f}, {found[2]:.2f}]"
+
+
+def draw(studies: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draw KL against the fetch ratio and against bytes per step, a column per text."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context(dict(STYLE)):
+        figure = Figure(figsize=(10.5, 6.2))
+        axes = figure.subplots(2, len(studies), sharey="col", squeeze=False)
+        for column, (text, study) in enumerate(studies.items()):
+            for (budget, predictor), cases in lines(study).items():
+                label = f"K = {budget:,}, {predictor}"
+                ratios = [case["fetch_ratio"] for case in cases]
+                traffic = [case["bytes_per_step"] / MIB for case in cases]
+                for row, places in enumerate((ratios, traffic)):
+                    _line(axes[row][column], places, cases, label, predictor)
+            _finish(axes[0][column], axes[1][column], text, study)
+        axes[0][0].legend(frameon=False, fontsize=7)
+        figure.tight_layout()
+        save_figure(figure, path)
+
+
+def _line(axes: Any, places: Sequence[float], cases: Sequence[Case], label: str, name: str) -> None:
+    kl = [case["kl"] for case in cases]
+    means = [found["mean"] for found in kl]
+    below = [found["mean"] - found["low"] for found in kl]
+    above = [found["high"] - found["mean"] for found in kl]
+    style = {"draft": "-", "previous": "--"}[name]
+    axes.errorbar(
+        places, means, yerr=[below, above], fmt=style, marker="o", markersize=3, linewidth=1,
+        capsize=2, label=label,
+    )  # fmt: skip
+
+
+def _finish(top: Any, bottom: Any, text: str, study: dict[str, Any]) -> None:
+    top.set_title(f"{text}: {study['prompt_tokens']:,} tokens, {study['steps']} steps", fontsize=9)
+    top.set_xscale("symlog", linthresh=0.01)
+    ratios = sorted({case["fetch_ratio"] for case in study["cases"]})
+    top.set_xticks(ratios, ["all" if ratio == 1.0 else f"{ratio:g}" for ratio in ratios])
+    top.minorticks_off()
+    top.set_xlabel("fetch ratio")
+    bottom.set_xlabel("MiB fetched per step and request (16-bit)")
+    for axes in (top, bottom):
+        axes.set_yscale("log")
+        axes.set_ylabel("KL(full || sparse), nats")
+        axes.spines[["top", "right"]].set_visible(False)
+
+
+if __name__ == "__main__":
+    main()
