@@ -261,19 +261,18 @@ def models(draw: st.DrawFn) -> ModelShape:
     )
 
 
-def request_rows() -> st.SearchStrategy[list[tuple[int, int, int]]]:
+def request_rows(
+    span_ms: int = 10**7, prompt: int = 10**6, output: int = 10**5, most: int = 20
+) -> st.SearchStrategy[list[tuple[int, int, int]]]:
     """Return requests as (arrival in ms, prompt tokens, output tokens), in any order."""
-    return st.lists(
-        st.tuples(st.integers(0, 10**7), st.integers(1, 10**6), st.integers(1, 10**5)),
-        min_size=1,
-        max_size=20,
-    )
+    rows = st.tuples(st.integers(0, span_ms), st.integers(1, prompt), st.integers(1, output))
+    return st.lists(rows, min_size=1, max_size=most)
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> Workload:
-    """Return a workload of a few requests."""
-    rows = sorted(draw(request_rows()))
+def workloads(draw: st.DrawFn, **limits: int) -> Workload:
+    """Return a workload of a few requests; `limits` are those of `request_rows`."""
+    rows = sorted(draw(request_rows(**limits)))
     table = np.array(rows, dtype=np.int64)
     return Workload(
         name="workload",

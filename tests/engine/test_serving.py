@@ -16,6 +16,7 @@ from oasis_sim.hardware import HardwareProfile
 from oasis_sim.scheme import scheme_names
 from oasis_sim.workload import Workload, closed_loop
 from tests.engine.scenarios import TINY, card, scenario
+from tests.strategies import workloads
 
 SCHEMES = scheme_names()
 WEIGHTS = TINY.weight_bytes
@@ -234,18 +235,8 @@ def test_without_a_limit_a_static_batch_takes_what_fits() -> None:
     assert [2, 2, 2] == np.unique(result.requests.finish_ps, return_counts=True)[1].tolist()
 
 
-@st.composite
-def workloads(draw: st.DrawFn) -> Workload:
-    """Draw up to eight requests of any length that the small trace and card allow."""
-    count = draw(st.integers(1, 8))
-    gaps = draw(st.lists(st.integers(0, 10**10), min_size=count, max_size=count))
-    prompt = draw(st.lists(st.integers(1, 3000), min_size=count, max_size=count))
-    output = draw(st.lists(st.integers(1, 60), min_size=count, max_size=count))
-    return Workload("drawn", "csv", np.cumsum(gaps), np.array(prompt), np.array(output))
-
-
 @given(
-    workloads(),
+    workloads(span_ms=80, prompt=3000, output=60, most=8),
     st.sampled_from(SCHEMES),
     st.sampled_from([None, 1, 3]),
     st.integers(3_700, 20_000),

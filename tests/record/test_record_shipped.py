@@ -1,59 +1,75 @@
-"""The shipped recordings: their headers, their texts and what they must show."""
+"""The shipped recordings: their headers, their texts, and what they show, as the documents say."""
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import json
 from pathlib import Path
 
 import pytest
 
+from oasis_sim.fileio import read_bytes
 from oasis_sim.residency.stats import trace_stats
 from oasis_sim.trace import load_trace
 
-TRACES = Path(__file__).parents[2] / "traces"
-TEXTS = {"prose": "prose.txt", "code": "library_code.txt", "question": "handbook.txt"}
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT / "traces"
+SMOLLM2 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+GEMMA3 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+TEXTS = {
+    "smollm2-prose": ("prose.txt", "CC0-1.0"),
+    "smollm2-code": ("library_code.txt", "CC0-1.0"),
+    "smollm2-question": ("handbook.txt", "CC0-1.0"),
+    "smollm2-code8k": ("project_code.txt.gz", "Apache-2.0"),
+    "gemma3-270m-prose": ("prose.txt", "CC0-1.0"),
+    "gemma3-270m-code": ("project_code.txt.gz", "Apache-2.0"),
+    "gemma3-270m-question": ("project_docs.txt.gz", "Apache-2.0"),
+}
+FEW_MB = 10e6
 
 
 @pytest.fixture(scope="module", params=sorted(TEXTS))
 def shipped(request):
-    """Return one shipped recording and the name of its text."""
-    return load_trace(f"smollm2-{request.param}"), TEXTS[request.param]
+    """Return one shipped recording."""
+    return load_trace(TRACES / f"{request.param}.npz")
 
 
 def test_header_is_complete_and_names_its_text(shipped):
-    """Model, text, licence, drafters and recorder are there; the text is the one beside it."""
-    trace, text = shipped
-    meta = trace.meta
-    assert () == trace.warnings
-    assert "recorded" == trace.origin
-    assert "SmolLM2-135M-Instruct" == meta["model"]["name"]
-    assert (
-        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-        == (meta["model"]["sha256"])
-    )
-    digest = hashlib.sha256((TRACES / "texts" / text).read_bytes()).hexdigest()
-    assert (text, "CC0-1.0", digest) == tuple(
-        meta["text"][k] for k in ("name", "licence", "sha256")
-    )
+    """Model, text, licences, drafters, command are there; the text is the one beside it."""
+    meta, name = shipped.meta, shipped.name
+    assert ((), "recorded") == (shipped.warnings, shipped.origin)
+    smollm2 = name.startswith("smollm2")
+    model = meta["model"]
+    assert (SMOLLM2 if smollm2 else GEMMA3) == model["sha256"]
+    assert ("Apache-2.0" if smollm2 else "Gemma Terms of Use") == model["licence"]
+    assert 64 == len(model["tokenizer_sha256"])
+    text, licence = TEXTS[name]
+    digest = hashlib.sha256(read_bytes(TRACES / "texts" / text, 1 << 20)).hexdigest()
+    found = tuple(meta["text"][key] for key in ("name", "licence", "sha256"))
+    assert (text, licence, digest) == found
     assert 1.0 < meta["text"]["perplexity"] < 40.0
-    for name, drafter in meta["drafters"].items():
-        assert trace.accepted[name].mean() == pytest.approx(drafter["accepted"])
-    assert trace.stored_blocks == (trace.position[-1] + 1) // trace.block_tokens
+    for drafter, about in meta["drafters"].items():
+        assert shipped.accepted[drafter].mean() == pytest.approx(about["accepted"])
+    assert shipped.stored_blocks == (shipped.position[-1] + 1) // shipped.block_tokens
+    assert meta["recording"]["command"].startswith(
+        f"oasis-sim record {model['file']} --text {text}"
+    )
 
 
 def test_drafts_predict_better_than_the_previous_token(shipped):
-    """At 512 and 1,024 tokens the draft's set overlaps more with the true one, by 8 points."""
-    trace, _ = shipped
-    rows = trace_stats(trace, [512, 1024], [1.0], ["previous", "draft"])
+    """At 512 and 1,024 tokens the draft's set overlaps more with the true one."""
+    rows = trace_stats(shipped, [512, 1024], [1.0], ["previous", "draft"])
+    lead = 0.08 if shipped.name.startswith("smollm2") else 0.0
     for previous, draft in (rows[:2], rows[2:]):
-        assert previous.overlap + 0.08 < draft.overlap
-        assert 0.65 < previous.overlap < 0.85
-        assert 0.7 < draft.attention_mass < 1.0
+        assert previous.overlap + lead < draft.overlap
+        assert 0.5 < previous.overlap < 0.95
+        assert 0.5 < draft.attention_mass < 1.0
 
 
 def test_accepted_drafts_predict_nearly_the_whole_set(shipped):
     """After an accepted draft its order holds over 93 % of the next true set at 512 tokens."""
-    trace, _ = shipped
+    trace = shipped
     drafter = trace.drafters[0]
     chosen, shares = 512 // trace.block_tokens - 3, []
     for step in range(1, trace.steps):
@@ -71,3 +87,37 @@ def test_accepted_drafts_predict_nearly_the_whole_set(shipped):
                 ]
                 shares.append(len(set(sets[0]) & set(sets[1])) / chosen)
     assert sum(shares) / len(shares) > 0.93
+
+
+def test_all_shipped_traces_are_few_megabytes():
+    """The repository stays small, and the names above are all recordings that come along."""
+    files = sorted(TRACES.glob("*.npz"))
+    assert sorted(TEXTS) == [path.stem for path in files]
+    whole = sum(path.stat().st_size for path in TRACES.rglob("*") if path.is_file())
+    assert whole < FEW_MB
+
+
+def test_documented_numbers_are_those_of_the_traces():
+    """The committed file, the traces and the table of docs/recording.md agree in every row."""
+    spec = importlib.util.spec_from_file_location(
+        "recording_check", ROOT / "benchmarks" / "recording_check.py"
+    )
+    check = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check)
+    committed = json.loads((ROOT / "validation" / "recordings.json").read_text("utf-8"))
+    rows = [row for name in sorted(TEXTS) for row in check.rows_of(name)]
+    key = ("trace", "budget_tokens")
+    expected = {tuple(row[each] for each in key): row for row in committed["rows"]}
+    page = (ROOT / "docs" / "recording.md").read_text("utf-8")
+    assert len(expected) == len(rows)
+    for row in rows:
+        assert expected[tuple(row[each] for each in key)] == pytest.approx(row, abs=1e-9)
+        assert check.markdown(row) in page
+
+
+def test_recordings_lie_where_an_independent_one_does():
+    """Mass, overlap and new blocks at 512 and 1,024 tokens are within 0.03, over three texts."""
+    committed = json.loads((ROOT / "validation" / "recordings.json").read_text("utf-8"))
+    assert [512, 1024] == [each["budget_tokens"] for each in committed["compared"]]
+    for each in committed["compared"]:
+        assert each["largest_distance"] < 0.03
