@@ -92,6 +92,17 @@ def test_several_block_sizes_give_one_trace_each(model_folder, text_file, tmp_pa
         np.testing.assert_array_equal(first.pred_order["skip2-2"], second.pred_order["skip2-2"])
 
 
+def test_checkpoints_leave_the_bytes_as_they_are(model_folder, text_file, tmp_path):
+    """With a checkpoint folder the file is the same, and the folder is gone at the end."""
+    folder, more = model_folder("llama"), ["--quiet", "--ignore-eos", "--drafter", "skip"]
+    files = [tmp_path / "a" / "tiny.npz", tmp_path / "b" / "tiny.npz"]
+    for file, kept in zip(files, ([], ["--checkpoint", str(tmp_path / "kept")]), strict=True):
+        file.parent.mkdir()
+        assert 0 == main(arguments(folder, text_file, file, *more, *kept))
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert not (tmp_path / "kept").exists()
+
+
 def test_token_ids_and_chats_are_recorded(model_folder, tmp_path, capsys):
     """Ids go through as they are; a chat needs the model's form, which the tiny one lacks."""
     ids = [2 + (i * 7) % 40 for i in range(110)]

@@ -70,6 +70,24 @@ def test_a_chats_own_answer_can_be_followed(tmp_path):
         chat_prompt(ChatTokenizer(), load_chat(file, "CC0-1.0"), 2)
 
 
+def test_the_librarys_own_chat_forms_are_used(model_folder, tmp_path):
+    """A tokenizer of the library with a template: messages, roles and the answer's start."""
+    transformers = pytest.importorskip("transformers", reason="needs the extra 'record'")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(model_folder("llama"))
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role == 'user' and 'keeper' or 'ship' }} {{ m.content }} "
+        "{% endfor %}{% if add_generation_prompt %}ship{% endif %}"
+    )
+    file = write_chats(
+        tmp_path / "chats.jsonl",
+        [{"role": "user", "content": "the lamp"}, {"role": "assistant", "content": "by the water"}],
+    )
+    prompt = chat_prompt(tokenizer, load_chat(file, "CC0-1.0"), 2)
+    words = tokenizer.convert_ids_to_tokens
+    assert ["keeper", "the", "lamp", "ship"] == words(prompt.tokens)
+    assert ["by", "the"] == words(prompt.following)
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
