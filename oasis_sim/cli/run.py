@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.idle_options import idle_options
 from oasis_sim.cli.options import (
     disaggregation_from,
     disaggregation_options,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs")
 HASH_CHARACTERS = 10
+TOKENS_WORTH_PROCESSES = 2_000_000
+"""Fewer output tokens are decoded before other processes have started."""
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -95,10 +98,14 @@ def run_one(values: Mapping[str, Any], warnings: Warnings) -> dict[str, Any]:
     config = write_config(spec, scenario)
     place = RunPlace.choose(values["out"], values["force"], scenario, config)
     warnings.show(scenario)
+    for text in idle_options(values, scenario.scheme, spec.disaggregation is not None):
+        warnings.tell(text)
     if spec.disaggregation is None:
         summary, files, tokens = on_one_node(scenario, config, quiet)
     else:
-        summary, files, tokens = on_nodes(spec.disaggregation, scenario, config, quiet)
+        summary, files, tokens = on_nodes(
+            spec.disaggregation, scenario, config, quiet, values["workers"]
+        )
     place.write(files, log_of(tokens, started), quiet)
     return summary
 
@@ -120,18 +127,26 @@ def on_one_node(scenario: Scenario, config: str, quiet: bool) -> Outcome:
     return summary, run_files(result, config, summary), int(result.steps.output_tokens.sum())
 
 
-def on_nodes(nodes: DisaggregationSpec, scenario: Scenario, config: str, quiet: bool) -> Outcome:
+def on_nodes(
+    nodes: DisaggregationSpec, scenario: Scenario, config: str, quiet: bool, workers: int | None
+) -> Outcome:
     """Simulate prefill and decode on nodes of their own."""
+    from functools import partial
+
     from oasis_sim.cluster import load_cluster, simulate_cluster
     from oasis_sim.metrics import check_cluster, summarise_cluster
+    from oasis_sim.plan.pool import run_jobs, usable_cores
     from oasis_sim.report.directory import cluster_files
 
+    if workers is None:
+        large = int(scenario.workload.output_tokens.sum()) >= TOKENS_WORTH_PROCESSES
+        workers = usable_cores() if large else 1
     cluster = load_cluster(nodes, scenario)
     with simulation_bar("simulating", quiet) as progress:
-        result = simulate_cluster(scenario, cluster, progress)
+        result = simulate_cluster(scenario, cluster, progress, partial(run_jobs, workers=workers))
     check_cluster(result)
     summary = summarise_cluster(result)
-    tokens = int(result.run.steps.output_tokens.sum())
+    tokens = result.run.totals.output_tokens
     return summary, cluster_files(result, config, summary), tokens
 
 

@@ -40,20 +40,21 @@ class Warnings:
         """Tell what the readers dropped or assumed, what requests were read, who prices them."""
         engine, own = scenario.engine_name, scenario.scheme.name
         if own in scenario.profile.engines and engine not in (own, "roofline"):
-            self._tell(
+            self.tell(
                 f"scheme {own} is priced by engine {engine}; profile {scenario.profile.name} also "
                 f"has an engine of its own for it (--engine {own})"
             )
         workload = scenario.workload
         if workload.format not in ("closed_loop", "poisson"):
-            self._tell(workload.summary)
+            self.tell(workload.summary)
         for trace in scenario.traces:
             for text in trace.warnings:
-                self._tell(f"{trace.name}: {text}")
+                self.tell(f"{trace.name}: {text}")
         for text in () if self._in_table else workload.warnings:
-            self._tell(text)
+            self.tell(text)
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """Print a line that was not printed before."""
         if text not in self._told:
             self._told.add(text)
             note(text, self._quiet)

@@ -63,7 +63,7 @@ def with_options(scheme: Scheme, **options: Any) -> Scheme:
     """Return a checked copy with the options that are not None in place of its parts.
 
     `fetch_ratio` and `cap_blocks` replace each other. Raise UsageError when both are given, for
-    unknown parts, and when the result contradicts itself.
+    unknown parts, for parts that the scheme does not use, and when the result contradicts itself.
     """
     given = {key: value for key, value in options.items() if value is not None}
     unknown = given.keys() - {part.name for part in dataclasses.fields(Scheme)}
@@ -78,9 +78,29 @@ def with_options(scheme: Scheme, **options: Any) -> Scheme:
     if given.get("predictor") not in {None, scheme.predictor}:
         given = {**_parts_of_predictor(scheme, given["predictor"]), **given}
     try:
-        return dataclasses.replace(scheme, **given)
+        varied = dataclasses.replace(scheme, **given)
     except InputError as error:
         raise UsageError(f"scheme {scheme.name} with these options: {error}") from None
+    if idle := [part for part, why in _unused(varied).items() if part in given]:
+        why = _unused(varied)[idle[0]]
+        raise UsageError(
+            f"scheme {scheme.name} with these options: {idle[0]}: has no effect: {why}"
+        )
+    return varied
+
+
+def _unused(scheme: Scheme) -> dict[str, str]:
+    """Return the parts that change nothing about a scheme, and why."""
+    all_in_hbm = {"evict": "all KV is in HBM, nothing is evicted"}
+    if scheme.offload:
+        return {}
+    if scheme.selects:
+        return all_in_hbm
+    return {
+        **all_in_hbm,
+        "budget_tokens": "all KV is attended",
+        "predictor": "all KV is attended, nothing is selected",
+    }
 
 
 def _parts_of_predictor(scheme: Scheme, predictor: str) -> dict[str, Any]:

@@ -426,3 +426,36 @@ def test_several_schemes_tell_a_note_once(
     for command in (["run", "--scheme", "dense,quest"], ["compare", "dense", "quest"]):
         assert main([*command, *options]) == 0
         assert capsys.readouterr().err.count("hash_ids are ignored") == 1
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "told"),
+    [
+        ("dense", ["--trace", "small.npz"], ["--trace"]),
+        ("dense", ["--host-memory", "1 TB", "--pcie", "4"], ["--host-memory", "--pcie"]),
+        ("quest", ["--pcie", "4"], ["--pcie"]),
+        ("oasis", ["--host-memory", "1 TB", "--pcie", "4"], []),
+        ("dense", [], []),
+    ],
+)
+def test_options_without_effect_are_told(
+    beside: Path,
+    capsys: pytest.CaptureFixture[str],
+    scheme: str,
+    options: list[str],
+    told: list[str],
+) -> None:
+    """What describes machine or data is true for every scheme, so it is told, not refused."""
+    small = SMALL[2:] if scheme == "dense" else [*SMALL, "--trace", "small.npz"]
+    assert main(["run", "--scheme", scheme, *options, *small, "--out", "out"]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "has no effect" in line]
+    assert told == [line.split()[0] for line in lines]
+
+
+def test_a_part_that_the_scheme_does_not_use_is_refused(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2 and nothing written."""
+    assert main(["run", "--scheme", "dense", "--budget", "512", "--out", "out"]) == 2
+    assert "budget_tokens: has no effect: all KV is attended" in capsys.readouterr().err
+    assert not (beside / "out").exists()

@@ -206,6 +206,32 @@ def test_dense_takes_no_cap() -> None:
         with_options(load_scheme("dense"), fetch_ratio=0.05)
 
 
+@pytest.mark.parametrize(
+    ("scheme", "options", "said"),
+    [
+        ("dense", {"budget_tokens": 512}, "budget_tokens: has no effect: all KV is attended"),
+        ("dense", {"evict": "least_recently_selected"}, "evict: has no effect"),
+        ("dense", {"predictor": "current"}, "predictor: has no effect"),
+        ("quest", {"evict": "least_recently_selected"}, "evict: has no effect"),
+        ("quest", {"cap_blocks": 4}, "cap_blocks: needs offload"),
+        ("dense", {"pool_factor": 2.0}, "pool_factor: needs offload"),
+    ],
+)
+def test_what_a_scheme_does_not_use_is_refused(
+    scheme: str, options: dict[str, Any], said: str
+) -> None:
+    """An option without effect is a mistake of whoever gave it, whatever its value."""
+    with pytest.raises(UsageError, match=said):
+        with_options(load_scheme(scheme), **options)
+
+
+def test_what_a_scheme_uses_is_taken() -> None:
+    """Blocks also measure what dense holds; a scheme that selects has a budget and a predictor."""
+    assert 32 == with_options(load_scheme("dense"), block_tokens=32).block_tokens
+    quest = with_options(load_scheme("quest"), budget_tokens=512, predictor="current")
+    assert 512 == quest.budget_tokens
+
+
 def test_file_mistakes_come_together(tmp_path: Path) -> None:
     """All mistakes of a scheme file are told at once, with their lines."""
     path = tmp_path / "mine.yaml"
