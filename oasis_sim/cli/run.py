@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.disaggregation import disaggregation_from, disaggregation_options
 from oasis_sim.cli.idle_options import idle_options
 from oasis_sim.cli.options import (
-    disaggregation_from,
-    disaggregation_options,
     output_options,
     overridden_inputs,
     scenario_options,

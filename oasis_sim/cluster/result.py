@@ -67,10 +67,10 @@ class Held:
 class ClusterResult:
     """Collect a disaggregated run.
 
-    `run` holds the steps of all decode nodes in the order of their ends; `node` int32[S] says
-    whose each is. `network_bytes` are all that the network carried, `hand_over_bytes` and
-    `fetched_bytes` the two kinds, `vain_bytes` what was sent for nothing. `stalled_ps` is how long
-    decode nodes stood still because of faults.
+    `run` holds the totals of all decode nodes and the first steps of each, in the order of their
+    ends; `node` int32[S] says whose each is. `network_bytes` are all that the network carried,
+    `hand_over_bytes` and `fetched_bytes` the two kinds, `vain_bytes` what was sent for nothing.
+    `stalled_ps` is how long decode nodes stood still because of faults.
     """
 
     cluster: Cluster
@@ -97,3 +97,11 @@ def some_steps(steps: StepLog, chosen: Any) -> StepLog:
     """Return a part of a log: `chosen` is a slice or bool[S]."""
     fields = dataclasses.fields(StepLog)
     return StepLog(**{field.name: getattr(steps, field.name)[chosen] for field in fields})
+
+
+def join_steps(parts: list[StepLog]) -> StepLog:
+    """Return logs as one, in their order."""
+    fields = dataclasses.fields(StepLog)
+    return StepLog(
+        **{field.name: np.concatenate([getattr(p, field.name) for p in parts]) for field in fields}
+    )

@@ -7,11 +7,10 @@ end, so that no request is ever preempted.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Generator
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import simpy
 
 from oasis_sim.cluster.decode import DecodeNode, Hooks
@@ -24,15 +23,25 @@ from oasis_sim.cluster.sizes import fetch_prices
 from oasis_sim.cluster.steps import FetchCosts
 from oasis_sim.cluster.transport import Transport
 from oasis_sim.cluster.visit import Stage, Visit
-from oasis_sim.engine import log as columns
-from oasis_sim.engine.log import BATCH_COLUMNS
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.walks import Walks
 from oasis_sim.errors import RunFailed
 
 Progress = Callable[[int, int], None]
-Int64 = npt.NDArray[np.int64]
+
+
+class Router:
+    """Promise requests to the decode node that was given the fewest tokens so far."""
+
+    def __init__(self, nodes: int) -> None:
+        self._given = [(0, node) for node in range(nodes)]
+
+    def decode(self, tokens: int) -> int:
+        """Return the node of the next request."""
+        given, node = heapq.heappop(self._given)
+        heapq.heappush(self._given, (given + tokens, node))
+        return node
 
 
 class ClusterLoop:
@@ -52,7 +61,7 @@ class ClusterLoop:
         self.env = simpy.Environment(initial_time=0)
         self.cluster, self.sizes, self.book = cluster, sizes, book
         self.demand = demand
-        self.record = Record(len(book), cluster.prefill, cluster.decode, sizes.block_layer)
+        self.record = Record(len(book), cluster.prefill)
         self.recovery = Recovery(self)
         self.prefill = [
             PrefillNode(self.env, number, cluster.remote_bytes, self._begun, self._computed)
@@ -63,23 +72,20 @@ class ClusterLoop:
             for number in range(cluster.decode)
         ]
         self.transport = Transport(self.env, cluster, self.record, self._shared)
+        self.router = Router(cluster.decode)
         self.visits: dict[int, Visit] = {}
         self.homeless: list[Visit] = []
-        self._walks, self._progress = walks, progress
+        self._plan, self._walks, self._progress = plan, walks, progress
         self._slot: simpy.Event | None = None
         self._over = self.env.event()
         self._arriving = True
-        cost = sizes.cost
-        self._token_bytes = cost.share.host_bytes_token(cost.scheme)
-        self._written_token = sizes.kv_token if cost.scheme.offload else 0
 
     def _hooks(self) -> Hooks:
-        return Hooks(self._fetch, self._commit, self._finish, self.recovery.come_back)
+        return Hooks(self._fetch, self._finish, self.recovery.come_back, self._tell)
 
     def run(self) -> None:
         """Simulate until every request is done."""
-        for node in self.decode:
-            self.env.process(node.run())
+        self._start_decoding()
         self.env.process(self._arrivals())
         self.recovery.start()
         try:
@@ -91,9 +97,10 @@ class ClusterLoop:
                 f"{len(self.homeless)} requests wait for a prefill node, and none is left: let one "
                 "come back (--fault prefill:node=0,at=...,for=...)"
             ) from None
+
+    def _start_decoding(self) -> None:
         for node in self.decode:
-            if node.first_tokens:
-                self.record.late_tokens(node.number, int(self.env.now), node.first_tokens)
+            self.env.process(node.run())
 
     @property
     def now_ps(self) -> int:
@@ -117,13 +124,13 @@ class ClusterLoop:
 
     def _admits(self, visit: Visit) -> bool:
         """Refuse a request that no node could ever hold."""
-        job, sizes, node = visit.job, self.sizes, self.decode[0]
+        job, sizes, plan = visit.job, self.sizes, self._plan
         hbm = max(sizes.hbm_bytes(job.prompt, job.output), sizes.footprint.dense_bytes(job.prompt))
         self.demand.settle(visit)
-        if hbm <= node.hbm.capacity_bytes and visit.host_bytes <= node.host.capacity_bytes:
+        if hbm <= plan.kv_pool_bytes and visit.host_bytes <= plan.host_capacity_bytes:
             return True
-        host_room = node.host.capacity_bytes
-        self.book.reject(job, hbm, node.hbm.capacity_bytes, visit.host_bytes, host_room)
+        host_room = plan.host_capacity_bytes
+        self.book.reject(job, hbm, plan.kv_pool_bytes, visit.host_bytes, host_room)
         del self.visits[job.index]
         return False
 
@@ -134,16 +141,14 @@ class ClusterLoop:
             self.homeless.append(visit)
             return
         node = min(alive, key=lambda n: (n.load_ps, n.number))
-        decode = min(self.decode, key=lambda n: (n.assigned_tokens, n.number))
-        decode.assigned_tokens += visit.job.prompt + visit.job.output
-        visit.decode = decode.number
+        visit.decode = self.router.decode(visit.job.prompt + visit.job.output)
         node.enter(visit)
 
     def _begun(self, visit: Visit) -> None:
         """Note that a prefill begins: the node keeps the KV from now on."""
         self.book.admitted(visit.job, self.now_ps)
         self.prefill[visit.prefill].staging.change(visit.staged_bytes)
-        self.record.stage(visit.prefill, self.now_ps, visit.staged_bytes)
+        self.record.staging[visit.prefill].add(self.now_ps, visit.staged_bytes)
         requests, index = self.record.requests, visit.job.index
         requests.prefill_node[index], requests.decode_node[index] = visit.prefill, visit.decode
         requests.prefill_start_ps[index] = self.now_ps
@@ -159,7 +164,7 @@ class ClusterLoop:
         # A token's KV exists once the next one has been computed.
         job.context += tokens - 1
         node = self.decode[visit.decode]
-        node.first_tokens += tokens
+        node.log.first_tokens += tokens
         if job.remaining == 0:
             self.book.first_token(job, self.now_ps)
             self.free_staging(visit)
@@ -184,10 +189,10 @@ class ClusterLoop:
     def _send(self, visit: Visit, node: DecodeNode, life: int) -> Generator[simpy.Event, Any, None]:
         """Carry a request's KV to its decode node; it joins the batch when all is there."""
         parts = self.demand.parts(visit)
-        self.record.resident.change(self.now_ps, 1)
+        self.record.resident.add(self.now_ps, 1)
         if visit.host_bytes:
             visit.held_bytes = parts.kv.total_bytes
-            self.record.host(node.number, self.now_ps, visit.held_bytes)
+            node.log.hold(self.now_ps, visit.held_bytes)
         yield from self.transport.carry(visit, parts, life)
         if visit.life != life:
             return
@@ -199,8 +204,12 @@ class ClusterLoop:
             yield self.env.timeout(load)
         if visit.life == life:
             visit.age = 0
-            node.arrived.append(visit)
-            node.poke()
+            self._arrive(visit, node)
+
+    def _arrive(self, visit: Visit, node: DecodeNode) -> None:
+        """Let a request join its decode node's batch at the next step."""
+        node.arrived.append(visit)
+        node.poke()
 
     def _shared(self, decode: int) -> None:
         """Let a decode node price its fetches anew."""
@@ -213,21 +222,13 @@ class ClusterLoop:
         together = self.transport.inbound(node.number)
         fixed, block = fetch_prices(network, self.sizes.block_layer, together)
         share = self.transport.share(self.cluster.prefill + node.number)
-        for visit in node.rows.visits if faults.links else ():
+        for visit in node.batch.visits if faults.links else ():
             share = min(share, self.transport.share(visit.prefill))
         return FetchCosts(fixed, block / share, faults.fetch_every, faults.fetch_delay_ps)
 
-    def _commit(self, node: DecodeNode, log: Int64, quality: npt.NDArray[np.float64]) -> None:
-        """Write down the steps of a decode node."""
-        batch = np.zeros((len(log), BATCH_COLUMNS), dtype=np.int64)
-        batch[:, columns.SPARSE] = node.rows.sparse
-        batch[:, columns.DENSE] = node.rows.dense
-        batch[0, columns.FIRST_TOKENS] = node.first_tokens
-        batch[:, columns.HBM_BYTES] = node.hbm.used_bytes
-        batch[:, columns.D2H_BYTES] = self._token_bytes * node.rows.sparse
-        node.first_tokens = 0
-        self.record.steps(node.number, log, quality, batch, self._written_token)
-        self.book.generated_total += len(log) * len(node.rows.visits)
+    def _tell(self, tokens: int) -> None:
+        """Count output tokens of steps that are over."""
+        self.book.generated_total += tokens
         if self._progress is not None:
             self._progress(self.book.generated_total, self.book.expected_total)
 
@@ -248,8 +249,10 @@ class ClusterLoop:
             fetched = self.demand.prompt_bytes(visit, visit.age) - visit.held_bytes
             self.record.requests.fetched_bytes[index] += fetched
             held += fetched + visit.age * self.sizes.kv_token
-        self.record.host(visit.decode, self.now_ps, -held)
-        self.record.resident.change(self.now_ps, -1)
+        node.log.hold(self.now_ps, -held)
+        if visit.joined:
+            node.log.join(-held)
+        self.record.resident.add(self.now_ps, -1)
         visit.held_bytes = 0
         self.hand_over(node)
 
@@ -257,7 +260,7 @@ class ClusterLoop:
         """Give back what a request holds of its prefill node."""
         node = self.prefill[visit.prefill]
         node.staging.change(-visit.staged_bytes)
-        self.record.stage(visit.prefill, self.now_ps, -visit.staged_bytes)
+        self.record.staging[visit.prefill].add(self.now_ps, -visit.staged_bytes)
         node.look()
 
     def _end(self, visit: Visit) -> None:

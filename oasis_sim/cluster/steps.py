@@ -46,12 +46,14 @@ class RemoteRows(NamedTuple):
 
 
 class StepOut(NamedTuple):
-    """Receive what steps did: `log` int64[n, REMOTE_COLUMNS], `quality` float64[n, Q], marks.
+    """Say where steps stop, and receive what they did.
 
-    As in ``stretch.run_stretch``; `log` has one column more, blocks of one layer (all heads) that
-    came over the network.
+    `log` int64[n, REMOTE_COLUMNS], `quality` float64[n, Q] and `marks` are filled as in
+    ``stretch.run_stretch``, up to the first step that ends at or after `limit_ps`; `log` has one
+    column more, blocks of one layer (all heads) that came over the network.
     """
 
+    limit_ps: int
     log: Int64
     quality: Float64
     marks: Int64
@@ -99,12 +101,12 @@ def run_remote_stretch(
     remote: RemoteRows,
     fetch: FetchCosts,
     out: StepOut,
-) -> None:
-    """Run ``len(out.log)`` steps like ``stretch.run_stretch``, with the blocks of other nodes.
+) -> int:
+    """Run steps like ``stretch.run_stretch``, with the blocks of other nodes; return how many ran.
 
     A row of `remote` without anything to fetch has `rest` 0.
     """
-    log, quality, marks = out
+    limit_ps, log, quality, marks = out
     transfer = np.zeros(tables.group_size.shape[0], dtype=np.int64)
     for step in range(len(log)):
         line = log[step]
@@ -119,3 +121,6 @@ def run_remote_stretch(
         line[LOG_EXTRA] = advance_rows(rows, tables)
         for row in range(remote.place.shape[0]):
             remote.place[row] += 1
+        if state.scalars[NOW] >= limit_ps:
+            return step + 1
+    return len(log)

@@ -46,6 +46,11 @@ class Visit:
     flows: list[Flow] = field(default_factory=list)
 
     @property
+    def joined(self) -> bool:
+        """Say whether the request has been in a decode node's batch."""
+        return self.stage in (Stage.DECODING, Stage.ENDED)
+
+    @property
     def context(self) -> int:
         """Return the tokens that prefill computes: the prompt, after a fault with its output."""
         return self.job.target

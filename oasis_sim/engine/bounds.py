@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.result import RooflineBounds, StepLog
 from oasis_sim.units import PS_PER_MS, PS_PER_S
+
+
+@dataclass(frozen=True)
+class RooflineParts:
+    """Hold what steps need at least: HBM bytes read, operations, bytes over the host link."""
+
+    read_bytes: float
+    flops: float
+    moved_bytes: float
 
 
 def roofline_bounds(
@@ -18,7 +29,29 @@ def roofline_bounds(
     attention and prefill at dense BF16 peak; link: every block that a step waited for. Transfers
     of the last step are left out, because nothing waits for them.
     """
-    share, scheme, gpu = cost.share, cost.scheme, cost.profile.gpu
+    parts = roofline_parts(cost, steps, dense_context)
+    return bounds_of(cost, parts, prefill_flops, int(steps.output_tokens.sum()), len(steps))
+
+
+def bounds_of(
+    cost: CostModel, parts: RooflineParts, prefill_flops: float, tokens: int, steps: int
+) -> RooflineBounds:
+    """Return the bounds of so many tokens in so many steps of one GPU."""
+    gpu = cost.profile.gpu
+    seconds = max(
+        parts.read_bytes / gpu.hbm_bytes_per_s,
+        (parts.flops + prefill_flops) / gpu.bf16_flops_per_s,
+        parts.moved_bytes / cost.profile.pcie.bytes_per_s,
+    )
+    return RooflineBounds(
+        step_ms_lower=seconds * PS_PER_S / PS_PER_MS / max(steps, 1),
+        output_tokens_per_s_upper=tokens / seconds if seconds > 0 else 0.0,
+    )
+
+
+def roofline_parts(cost: CostModel, steps: StepLog, dense_context: np.ndarray) -> RooflineParts:
+    """Return what the steps of a log need at least, prefill apart."""
+    share, scheme = cost.share, cost.scheme
     rows = ((steps.sparse_rows + steps.dense_rows) * cost.rows_per_request).astype(np.int64)
     layers = share.model.layers
     parts = ((share.qkv, layers), (share.output_ffn, layers), (share.lm_head, 1))
@@ -32,15 +65,5 @@ def roofline_bounds(
         sparse_context = (steps.context_tokens - dense_context).astype(np.float64)
         blocks = sparse_context / scheme.block_tokens - steps.sparse_rows
         read += float(blocks.sum()) * cost.scan_bytes_per_block() * layers
-    work = float(flops[inverse].sum()) + prefill_flops
-    moved = float(steps.h2d_bytes[:-1].sum())
-    seconds = max(
-        read / gpu.hbm_bytes_per_s,
-        work / gpu.bf16_flops_per_s,
-        moved / cost.profile.pcie.bytes_per_s,
-    )
-    produced = float(steps.output_tokens.sum())
-    return RooflineBounds(
-        step_ms_lower=seconds * PS_PER_S / PS_PER_MS / max(len(steps), 1),
-        output_tokens_per_s_upper=produced / seconds if seconds > 0 else 0.0,
-    )
+    work, moved = float(flops[inverse].sum()), float(steps.h2d_bytes[:-1].sum())
+    return RooflineParts(read, work, moved)

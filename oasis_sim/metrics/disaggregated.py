@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.cluster.plan import PARTIAL
-from oasis_sim.cluster.result import ClusterResult, some_steps
+from oasis_sim.cluster.result import ClusterResult
 from oasis_sim.metrics.distribution import distribution, significant
 from oasis_sim.metrics.summary import duration_ps, summarise
 from oasis_sim.metrics.tables import Table, requests_table, steps_table
@@ -56,7 +56,7 @@ def _network(result: ClusterResult, span: int) -> dict[str, Any]:
     bins = result.timeline.network_bytes
     peak = bins.max(initial=0.0) * PS_PER_S / max(min(result.timeline.bin_ps, span), 1)
     return {
-        "bytes_per_step_mean": significant(total / max(len(result.run.steps), 1)),
+        "bytes_per_step_mean": significant(total / max(result.run.totals.count, 1)),
         "gb_per_s_mean": None if rate is None else significant(rate / GB),
         "gb_per_s_peak": significant(peak / GB),
         "utilisation": None if rate is None else significant(rate / limit),
@@ -133,10 +133,10 @@ def _spread(values: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]) -> dic
     return distribution(values[chosen]).scaled(PS_PER_MS)
 
 
-def cluster_steps_table(result: ClusterResult, most: int) -> Table:
-    """Return one row per step of any decode node, in the order of their ends; the first `most`."""
-    table = steps_table(some_steps(result.run.steps, slice(most)))
-    return Table((("decode_node", result.node[:most].tolist()), *table.columns))
+def cluster_steps_table(result: ClusterResult) -> Table:
+    """Return one row per step that was kept of any decode node, in the order of their ends."""
+    table = steps_table(result.run.steps)
+    return Table((("decode_node", result.node.tolist()), *table.columns))
 
 
 def cluster_requests_table(result: ClusterResult) -> Table:

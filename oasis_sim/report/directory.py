@@ -36,8 +36,6 @@ VERSION = 1
 CONFIG_NAME = "config.yaml"
 SUMMARY_NAME = "summary.json"
 SCHEDULE_NAME = "schedule.npz"
-MOST_STEPS = 100_000
-"""Steps of a disaggregated run that are written out one by one."""
 
 
 def json_text(value: Any) -> str:
@@ -80,13 +78,13 @@ def cluster_files(
     """Return the files of a disaggregated run that depend on its scenario alone, by name.
 
     `nodes.csv` is what was sent and held over time; `timeline.json` shows the first decode node.
-    Very many steps are left out of `steps.csv`, which then holds the first MOST_STEPS of them.
+    `steps.csv` holds the first steps of each decode node where there are very many.
     """
     first = result.first_node()
     texts = {
         CONFIG_NAME: config,
         SUMMARY_NAME: json_text(summary),
-        "steps.csv": write_table(cluster_steps_table(result, MOST_STEPS)),
+        "steps.csv": write_table(cluster_steps_table(result)),
         "requests.csv": write_table(cluster_requests_table(result)),
         "nodes.csv": write_table(timeline_table(result)),
         "timeline.json": write_timeline(first),

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from oasis_sim.cli.disaggregation import node_counts
 from oasis_sim.cli.main import main
-from oasis_sim.cli.options import node_counts
 from oasis_sim.errors import UsageError
 from oasis_sim.trace import save_trace
 from tests.strategies import make_trace
@@ -97,6 +97,7 @@ def test_dense_is_sent_whole(beside: Path, capsys: pytest.CaptureFixture[str]) -
         (["--disaggregated", "1:9999999"], 2, "is not P:D"),
         (["--network", "roce-100"], 2, "--network needs --disaggregated"),
         (["--fault", "timeout:after=1s"], 2, "--fault needs --disaggregated"),
+        (["--workers", "2"], 2, "--workers needs --disaggregated"),
         (["--remote-memory", "1 GiB"], 2, "--remote-memory needs --disaggregated"),
         ([*NODES, "--network", "roce-1"], 3, "roce-1"),
         ([*NODES, "--fault", "fire"], 2, "starts with none of"),

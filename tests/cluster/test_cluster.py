@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oasis_sim.cluster import ClusterResult, decode, simulate_cluster
+from oasis_sim.cluster.apart import Front
 from oasis_sim.cluster.growth import Growth
-from oasis_sim.cluster.series import Level, Series
+from oasis_sim.cluster.series import BIN_PS, Changes, Level, Series
 from oasis_sim.engine import simulate
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.walks import build_walks
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.metrics import summarise_cluster
+from oasis_sim.plan.pool import run_jobs
+from oasis_sim.report.directory import cluster_files
 from oasis_sim.workload import closed_loop, poisson
 from tests.cluster.scenarios import INFINITE, cluster, nodes, run, scenario
 from tests.engine.scenarios import card
@@ -136,7 +140,46 @@ def test_the_same_run_twice_is_the_same() -> None:
     np.testing.assert_array_equal(one.timeline.network_bytes, two.timeline.network_bytes)
 
 
+@pytest.fixture
+def together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all nodes be simulated together, whatever they hold."""
+    monkeypatch.setattr(Front, "memory_suffices", lambda *_: False)
+
+
+@pytest.mark.parametrize("scheme", ["oasis", "dense"])
+def test_nodes_apart_do_what_they_do_together(request: pytest.FixtureRequest, scheme: str) -> None:
+    """Where nothing flows back, each decode node may be simulated by itself."""
+    given = scenario(scheme, poisson(200.0, 30, 1600, 40, 5))
+    apart = run(given, nodes(2, 3, given))
+    request.getfixturevalue("together")
+    joint = run(given, nodes(2, 3, given))
+    for field in ("start_ps", "end_ps", "network_bytes", "sparse_rows", "dense_rows"):
+        pair = (getattr(each.run.steps, field) for each in (apart, joint))
+        np.testing.assert_array_equal(*pair, err_msg=field)
+    for field in ("first_token_ps", "finish_ps", "generated_tokens"):
+        pair = (getattr(each.run.requests, field) for each in (apart, joint))
+        np.testing.assert_array_equal(*pair, err_msg=field)
+    for field in dataclasses.fields(apart.hand_overs):
+        pair = (getattr(each.hand_overs, field.name) for each in (apart, joint))
+        np.testing.assert_array_equal(*pair, err_msg=field.name)
+    assert (apart.decode_host, apart.staging) == (joint.decode_host, joint.staging)
+    np.testing.assert_allclose(apart.timeline.network_bytes, joint.timeline.network_bytes)
+    np.testing.assert_allclose(apart.timeline.decode_host_bytes, joint.timeline.decode_host_bytes)
+
+
+def test_two_processes_give_what_one_gives() -> None:
+    """The very bytes of the run directory are the same."""
+    given = scenario()
+    on = nodes(2, 2, given)
+    texts = []
+    for workers in (1, 2):
+        result = simulate_cluster(given, on, jobs=partial(run_jobs, workers=workers))
+        texts.append(cluster_files(result, "config", summarise_cluster(result)))
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize("ahead", [1, 7, 1000])
+@pytest.mark.usefixtures("together")
 def test_how_far_a_node_runs_ahead_changes_nothing(
     monkeypatch: pytest.MonkeyPatch, ahead: int
 ) -> None:
@@ -292,19 +335,19 @@ def test_series_keep_their_sum(parts: list[tuple[int, int, float]]) -> None:
     series = Series()
     for start, length, amount in parts:
         series.add(start, start + length, amount)
-    expected = sum(amount for *_, amount in parts)
-    assert series.values().sum() == pytest.approx(expected)
-    assert series.total == pytest.approx(expected)
+    assert series.values().sum() == pytest.approx(sum(amount for *_, amount in parts))
 
 
 def test_a_level_knows_its_mean_and_peak() -> None:
-    """Ten held for a quarter of the time and five for half."""
-    level = Level()
-    level.change(0, 10)
-    level.change(25, -5)
-    level.change(75, -5)
-    assert (level.peak, level.now) == (10, 0)
-    assert level.mean(0, 100) == 5.0
+    """Ten held for a quarter of the time and five for half, noted in any order."""
+    one, two = Changes(), Changes()
+    one.add(75, -5)
+    one.add(0, 10)
+    two.add(25, -5)
+    level = Level([one, two])
+    assert (level.peak, level.left) == (10, 0)
+    assert level.mean(100) == 5.0
+    assert level.bins().sum() * BIN_PS == pytest.approx(500.0)
 
 
 def test_needs_follow_the_trace() -> None:

@@ -1,0 +1,111 @@
+"""Options of runs on several nodes, and how they become a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oasis_sim.cli.options import Command, FiniteNumber, size_in_bytes
+from oasis_sim.errors import UsageError
+from oasis_sim.text import plain
+
+if TYPE_CHECKING:
+    from oasis_sim.engine.spec import DisaggregationSpec
+    from oasis_sim.scheme import Scheme
+
+MOST_NODES = 4_096
+
+DISAGGREGATION_OPTIONS = (
+    click.option(
+        "--disaggregated",
+        metavar="P:D",
+        help="Prefill and decode on P and D nodes of their own, each with --tp GPUs.",
+    ),
+    click.option(
+        "--network",
+        metavar="NAME|FILE",
+        help="Network between those nodes, one of 'networks'.  [default: roce-400]",
+    ),
+    click.option(
+        "--transfer",
+        type=click.Choice(("full", "partial")),
+        help="What a decode node receives: all KV of a prompt, or what an extra decode step "
+        "selects, and the rest when it is needed.  [default: partial where the scheme selects]",
+    ),
+    click.option(
+        "--prefix-hits",
+        type=FiniteNumber(0, 1),
+        help="Share of every prompt that prefill need not compute.  [default: 0]",
+    ),
+    click.option(
+        "--remote-memory",
+        "remote_bytes",
+        callback=size_in_bytes,
+        metavar="SIZE",
+        help="Host memory of a prefill node that keeps KV for others.  [default: the network's]",
+    ),
+    click.option(
+        "--fault",
+        "faults",
+        metavar="KIND:PARTS",
+        multiple=True,
+        help="What breaks, such as link:node=decode0,at=60s,for=30s,share=0.1 or "
+        "prefill:node=0,at=100s; repeat for several (docs/disaggregation.md).",
+    ),
+)
+OPTION_NAMES = {"remote_bytes": "remote-memory", "faults": "fault"}
+WORKERS_OPTION = click.option(
+    "--workers",
+    type=click.IntRange(1, 1024),
+    help="Processes that decode nodes of a disaggregated run may use; results do not depend on "
+    "it.  [default: 1, for large runs all cores]",
+)
+DISAGGREGATION_PARTS = ("network", "transfer", "prefix_hits", "remote_bytes", "faults")
+
+
+def disaggregation_options(command: Command) -> Command:
+    """Add the options of runs on several nodes."""
+    for option in reversed((*DISAGGREGATION_OPTIONS, WORKERS_OPTION)):
+        command = option(command)
+    return command
+
+
+def disaggregation_from(
+    values: Mapping[str, Any], base: DisaggregationSpec | None, scheme: Scheme
+) -> DisaggregationSpec | None:
+    """Return the nodes that options describe, on top of `base`; None for a run on one node.
+
+    Raises UsageError for options that need `--disaggregated`.
+    """
+    from oasis_sim.engine.spec import DEFAULT_NETWORK, DisaggregationSpec
+
+    given = {name: values[name] for name in DISAGGREGATION_PARTS if values[name] not in (None, ())}
+    if values["disaggregated"] is None and base is None:
+        if values["workers"] is not None:
+            given["workers"] = values["workers"]
+        if given:
+            name = OPTION_NAMES.get(first := next(iter(given)), first)
+            raise UsageError(f"--{name.replace('_', '-')} needs --disaggregated P:D")
+        return None
+    start = base or DisaggregationSpec(
+        1, 1, DEFAULT_NETWORK, "partial" if scheme.selects else "full"
+    )
+    if values["disaggregated"] is not None:
+        prefill, decode = node_counts(values["disaggregated"])
+        start = replace(start, prefill=prefill, decode=decode)
+    return replace(start, **given)
+
+
+def node_counts(text: str) -> tuple[int, int]:
+    """Read `P:D`; raise UsageError for anything else."""
+    counts = [part for part in text.split(":") if part.isascii() and part.isdigit()]
+    numbers = [int(part) for part in counts if len(part) <= len(str(MOST_NODES))]
+    if text.count(":") != 1 or len(numbers) != 2 or not all(1 <= n <= MOST_NODES for n in numbers):
+        raise UsageError(
+            f"--disaggregated {plain(text)!r} is not P:D; give prefill and decode nodes, each from "
+            f"1 to {MOST_NODES:,}, such as 1:1 or 16:64"
+        )
+    return numbers[0], numbers[1]
