@@ -58,12 +58,6 @@ class Job:
             return sizes.sparse_bytes(self.context)
         return sizes.dense_bytes(max(self.context, self.target))
 
-    def growth(self, sizes: Footprint) -> int:
-        """Return the HBM bytes that one more token takes."""
-        if self.phase is Phase.SPARSE:
-            return sizes.compressed_token + sizes.draft_token
-        return sizes.dense_token + sizes.draft_token
-
 
 def rows_of(sparse: Sequence[Job], dense: Sequence[Job]) -> Rows:
     """Return the arrays for these rows, one entry per job in order."""

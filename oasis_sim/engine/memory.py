@@ -34,6 +34,16 @@ class Footprint:
     sparse_fixed: int
     host_token: int
 
+    @property
+    def dense_growth(self) -> int:
+        """Return the HBM bytes that one more token of a dense request takes."""
+        return self.dense_token + self.draft_token
+
+    @property
+    def sparse_growth(self) -> int:
+        """Return the HBM bytes that one more token of a sparse request takes."""
+        return self.compressed_token + self.draft_token
+
     def dense_bytes(self, context: int) -> int:
         """Return the HBM bytes of a dense request with `context` tokens."""
         return self.dense_token * (context + self.block_tokens) + self.draft_token * context

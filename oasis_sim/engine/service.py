@@ -164,8 +164,10 @@ class Service:
 
     def growth(self) -> int:
         """Return the most HBM bytes that the next step adds."""
-        most = self.cost.scheme.tokens_per_step_max
-        return most * sum(job.growth(self.sizes) for job in self.running)
+        sparse = sum(job.phase is Phase.SPARSE for job in self.running)
+        dense = len(self.running) - sparse
+        grown = sparse * self.sizes.sparse_growth + dense * self.sizes.dense_growth
+        return self.cost.scheme.tokens_per_step_max * grown
 
     def longest_stretch(self, limit: int) -> int:
         """Return how many steps, at most `limit`, cannot change the batch by themselves."""
@@ -197,20 +199,21 @@ class Service:
 
         Return the tokens that were cut off: an accepted draft may be one more than was asked for.
         """
-        cut = 0
-        gained = [steps] * (len(sparse) + len(dense))
-        for i, job in enumerate(sparse):
-            job.walk = int(rows.walk[i])
-            tokens = int(rows.context[i]) - job.context
-            gained[i] = min(tokens, job.remaining)
-            cut += tokens - gained[i]
-        for job, tokens in zip((*sparse, *dense), gained, strict=True):
-            job.context += tokens
-            job.generated += tokens
-            grown = job.growth(self.sizes) * tokens
-            job.hbm_bytes += grown
-            self.hbm.change(grown)
-        self.book.generated_total += sum(gained)
+        cut = total = grown = 0
+        each = self.sizes.sparse_growth
+        for job, walk, context in zip(
+            sparse, rows.walk.tolist(), rows.context.tolist(), strict=True
+        ):
+            job.walk = walk
+            tokens = min(context - job.context, job.remaining)
+            cut += context - job.context - tokens
+            total += tokens
+            grown += _grow(job, tokens, each)
+        for job in dense:
+            total += steps
+            grown += _grow(job, steps, self.sizes.dense_growth)
+        self.hbm.change(grown)
+        self.book.generated_total += total
         return cut
 
     def finish_prefill(self, now_ps: int) -> int:
@@ -270,3 +273,11 @@ class Service:
         self.hbm.change(-job.hbm_bytes)
         self.host.change(-job.host_bytes)
         job.hbm_bytes = job.host_bytes = 0
+
+
+def _grow(job: Job, tokens: int, growth: int) -> int:
+    """Give a job generated tokens of `growth` bytes each; return its bytes in all."""
+    job.context += tokens
+    job.generated += tokens
+    job.hbm_bytes += tokens * growth
+    return tokens * growth

@@ -158,7 +158,7 @@ class ServingLoop:
         batch[:, columns.HBM_BYTES] = used + growth * np.arange(1, done + 1)
         if most > 1 and sparse:
             extra = np.cumsum(times[:done, LOG_EXTRA])
-            batch[:, columns.HBM_BYTES] += sparse[0].growth(service.sizes) * extra
+            batch[:, columns.HBM_BYTES] += service.sizes.sparse_growth * extra
         self.recorder.add(times[:done], quality[:done], batch)
         if self._progress is not None:
             self._progress(self.book.generated_total, self.book.expected_total)

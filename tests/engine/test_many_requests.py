@@ -55,7 +55,7 @@ def held_bytes(requests: int) -> int:
 def left_by_a_request() -> float:
     """Return by how much memory in use grows with each request, compiling left out."""
     few, many = 400, 1600
-    held_bytes(few)
+    held_bytes(many)
     return (held_bytes(many) - held_bytes(few)) / (many - few)
 
 
