@@ -97,12 +97,20 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Draw horizontal bars from zero on one scale; `mark` is a tick across a bar."""
+    """Draw horizontal bars from zero on one scale; `mark` is a tick across a bar.
+
+    `free_last`: the last part is what is left, drawn hollow.
+    """
 
     axis: Axis
     parts: tuple[str, ...]
     bars: tuple[Bar, ...]
     mark_name: str = ""
+    free_last: bool = False
+
+    def fill_of(self, part: int) -> int | None:
+        """Return the number of a part's fill, None for a hollow one."""
+        return None if self.free_last and part == len(self.parts) - 1 else part
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def _memory(
     return Figure(
         title,
         f"At peak: {'; '.join(told)}.",
-        Bars(Axis("GiB"), parts, tuple(bars), "capacity"),
+        Bars(Axis("GiB"), parts, tuple(bars), "capacity", free_last=True),
         Table(f"memory_{name}", f"{title}, at peak", header, tuple(rows)),
     )
 

@@ -156,26 +156,21 @@ def _value(text: str | None) -> float | None:
 
 
 def series_along(points: Sequence[SweepPoint], option: str) -> list[Operated]:
-    """Return a line for each combination of the other options, at most as many as are told apart.
-
-    Of too many, those that reach the most tokens per second of a GPU are drawn.
-    """
+    """Return a line for each combination of the other options, named by their values."""
     lines: dict[str, dict[float, Operating]] = {}
     for each in points:
         at = _value(each.labels[option])
-        rest = {key: text for key, text in each.labels.items() if key != option and text}
+        rest = [text for key, text in each.labels.items() if key != option and text]
         if at is not None:
-            lines.setdefault(_names(rest), {})[at] = each.offers
-    found = [Operated(name, dict(sorted(at.items()))) for name, at in lines.items()]
-    ranked = sorted(found, key=lambda line: -max(point[GPU] for point in line.points.values()))
+            lines.setdefault(", ".join(rest) or "all", {})[at] = each.offers
+    return [Operated(name, dict(sorted(at.items()))) for name, at in lines.items()]
+
+
+def fastest(series: Sequence[Operated]) -> list[Operated]:
+    """Return as many lines as can be told apart: those that reach the most tokens/s of a GPU."""
+    ranked = sorted(series, key=lambda line: -max(point[GPU] for point in line.points.values()))
     kept = ranked[:MOST_LINES]
-    return [line for line in found if line in kept]
-
-
-def _names(rest: Mapping[str, str]) -> str:
-    if len(rest) == 1:
-        return next(iter(rest.values()))
-    return ", ".join(f"{key} {text}" for key, text in rest.items()) or "all"
+    return [line for line in series if line in kept]
 
 
 def pareto_of(points: Sequence[SweepPoint]) -> Curves | None:
@@ -184,29 +179,30 @@ def pareto_of(points: Sequence[SweepPoint]) -> Curves | None:
     option = along(done) if done else None
     if option is None:
         return None
-    drawing = pareto_figure(series_along(done, option), option).drawing
+    drawing = pareto_figure(fastest(series_along(done, option)), option).drawing
     return drawing if isinstance(drawing, Curves) else None
 
 
 def _figures(done: Sequence[SweepPoint], best: SweepPoint) -> list[Section]:
     option = along(done)
     figures: list[Figure] = []
-    paragraphs: tuple[str, ...] = ()
+    paragraphs: list[str] = []
     if option is not None:
-        series = series_along(done, option)
+        every = series_along(done, option)
+        series = fastest(every)
         axis = Axis(option.replace("_", " "), log=all(min(line.points) > 0 for line in series))
         figures = [pareto_figure(series, axis.title), *figures_over(series, axis)]
-        lines = {
-            _names({k: t for k, t in each.labels.items() if k != option and t}) for each in done
-        }
-        if len(lines) > len(series):
-            paragraphs = (f"{len(series)} of {len(lines)} lines are drawn, the fastest per GPU.",)
+        others = [key for key in best.labels if key != option]
+        if others:
+            paragraphs.append(f"Lines are named by {', '.join(others)}.")
+        if len(every) > len(series):
+            paragraphs.append(f"{len(series)} of {len(every)} are drawn, the fastest per GPU.")
     ratios = _ratios(done, best)
     if len(ratios) > 1:
         about = ", ".join(f"{k} {t}" for k, t in best.labels.items() if k != RATIO and t)
         figures.append(link_figure(ratios, about or "the scenario"))
     return [
-        Section("Speed", paragraphs, figures=tuple(figures)),
+        Section("Speed", tuple(paragraphs), figures=tuple(figures)),
         Section("What the best point hangs on", figures=(_one_at_a_time(done, best),)),
     ]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from oasis_sim.report.page.document import Bar, Bars
 from oasis_sim.report.page.markup import Markup, element, join
 from oasis_sim.report.page.scales import Scale, scale, tick
-from oasis_sim.report.page.svg_parts import WIDTH, drawing, fill, label, shortened, width_of
+from oasis_sim.report.page.svg_parts import WIDTH, drawing, fill, key, label, shortened, width_of
 
 BAR_PX, ROW_PX = 14.0, 42.0
-KEY_ROW_PX = 20.0
 LONGEST_NAME = 60
 
 
@@ -16,14 +15,14 @@ def draw_bars(bars: Bars, words: str) -> Markup:
     """Return the drawing: bars, axis, and the key of the parts and of the mark."""
     ends = [max(sum(bar.parts), bar.mark or 0.0) for bar in bars.bars]
     across = scale(ends, 1.0, WIDTH - 14.0, whole=bars.axis.whole)
-    parts = [_bar(bar, index * ROW_PX + 4, across) for index, bar in enumerate(bars.bars)]
+    parts = [_bar(bars, bar, index * ROW_PX + 4, across) for index, bar in enumerate(bars.bars)]
     bottom = len(bars.bars) * ROW_PX + 4
     parts.append(_axis(bars, across, bottom))
-    key, height = _key(bars, bottom + 44)
-    return drawing(height, words, *parts, key)
+    entries, height = _key(bars, bottom + 44)
+    return drawing(height, words, *parts, entries)
 
 
-def _bar(bar: Bar, top: float, across: Scale) -> Markup:
+def _bar(bars: Bars, bar: Bar, top: float, across: Scale) -> Markup:
     value = shortened(bar.text, LONGEST_NAME)
     room = int((WIDTH - width_of(value) - 12) / width_of("x"))
     parts = [
@@ -41,7 +40,7 @@ def _bar(bar: Bar, top: float, across: Scale) -> Markup:
                     y=top + 19,
                     width=end - start,
                     height=BAR_PX,
-                    fill=fill(index),
+                    fill=fill(bars.fill_of(index)),
                     class_="part",
                 )
             )
@@ -66,22 +65,11 @@ def _axis(bars: Bars, across: Scale, bottom: float) -> Markup:
 
 
 def _key(bars: Bars, top: float) -> tuple[Markup, float]:
-    """Return swatches with names, and where the drawing ends; one part alone needs none."""
-    named = list(enumerate(bars.parts)) if len(bars.parts) > 1 else []
-    entries: list[tuple[int | None, str]] = [(index, name) for index, name in named]
+    """Return the key of the parts and of the mark; one part alone needs none."""
+    several = len(bars.parts) > 1
+    entries: list[tuple[str | None, str]] = [
+        (fill(bars.fill_of(index)), name) for index, name in enumerate(bars.parts) if several
+    ]
     if bars.mark_name and any(bar.mark is not None for bar in bars.bars):
         entries.append((None, bars.mark_name))
-    parts, x, y = [], 0.0, top
-    for index, name in entries:
-        width = 20 + width_of(name) + 16
-        if x and x + width > WIDTH:
-            x, y = 0.0, y + KEY_ROW_PX
-        if index is None:
-            parts.append(element("path", d=f"M{x + 7:.1f},{y - 2:.1f}v18", class_="tick"))
-        else:
-            parts.append(
-                element("rect", x=x, y=y, width=14, height=14, fill=fill(index), class_="part")
-            )
-        parts.append(label(x + 20, y + 12, name))
-        x += width
-    return join(*parts), y + KEY_ROW_PX if entries else top
+    return key(entries, top)

@@ -5,14 +5,17 @@ Colours are classes (`s0`, `s1`, ...) that the page's style sheet sets for light
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from oasis_sim.report.page.document import Axis
 from oasis_sim.report.page.markup import Markup, element, join
 from oasis_sim.report.page.scales import Scale, tick
 
 WIDTH = 480.0
 TEXT_PX = 13.0
-CHARACTER_PX = 7.9
+CHARACTER_PX = 8.6
 LINE_PX = 17.0
+KEY_ROW_PX = 20.0
 SERIES = 8
 DASHES = (None, "7 4", "2 3", "10 3 2 3", "12 4", "5 2 1 2", "3 6", "1 4")
 LONGEST_LABEL = 20
@@ -74,9 +77,9 @@ def _path(start: str, r: float) -> str:
     return f"{start}{-2 * r:g},0Z"
 
 
-def fill(index: int) -> str:
-    """Return the fill of a part of a bar, defined once by `fills`."""
-    return f"url(#fill{index % SERIES})"
+def fill(index: int | None) -> str:
+    """Return the fill of a part of a bar, defined once by `fills`; None is hollow."""
+    return "none" if index is None else f"url(#fill{index % SERIES})"
 
 
 def fills() -> Markup:
@@ -112,6 +115,23 @@ def fills() -> Markup:
         focusable="false",
         class_="fills",
     )
+
+
+def key(entries: Sequence[tuple[str | None, str]], top: float) -> tuple[Markup, float]:
+    """Return swatches (None: the tick of a mark) with names in rows, and where they end."""
+    parts, x, y = [], 0.0, top
+    for swatch, name in entries:
+        width = 36 + width_of(name)
+        if x and x + width > WIDTH:
+            x, y = 0.0, y + KEY_ROW_PX
+        if swatch is None:
+            parts.append(element("path", d=f"M{x + 7:.1f},{y - 2:.1f}v18", class_="tick"))
+        else:
+            box = {"x": x, "y": y, "width": 14, "height": 14}
+            parts.append(element("rect", fill=swatch, class_="part", **box))
+        parts.append(label(x + 20, y + 12, name))
+        x += width
+    return join(*parts), y + KEY_ROW_PX if entries else top
 
 
 def frame(across: Scale, up: Scale, x: Axis, y: Axis) -> Markup:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from oasis_sim.report.page.document import Tracks
-from oasis_sim.report.page.markup import Markup, element, join
+from oasis_sim.report.page.markup import Markup, element
 from oasis_sim.report.page.scales import scale, tick
-from oasis_sim.report.page.svg_parts import WIDTH, drawing, fill, label, width_of
+from oasis_sim.report.page.svg_parts import WIDTH, drawing, fill, key, label
 
 TRACK_PX, BAR_PX = 44.0, 18.0
-KEY_ROW_PX = 20.0
 LEAST_LETTER_PX = 11.0
 
 
@@ -45,8 +44,8 @@ def draw_tracks(tracks: Tracks, words: str) -> Markup:
         anchor = "start" if value == 0 else "end" if value == across.ticks[-1] else "middle"
         parts.append(label(across.at(value), bottom + 16, tick(value), anchor=anchor, quiet=True))
     parts.append(label(0, bottom + 34, tracks.axis.title))
-    key, height = _key(tracks, bottom + 44)
-    return drawing(height, words, *parts, key)
+    entries, height = _key(tracks, bottom + 44)
+    return drawing(height, words, *parts, entries)
 
 
 def letter(tracks: Tracks, kind: int) -> str:
@@ -59,15 +58,5 @@ def _letter(x: float, y: float, content: str) -> Markup:
 
 
 def _key(tracks: Tracks, top: float) -> tuple[Markup, float]:
-    parts, x, y = [], 0.0, top
-    for index, kind in enumerate(tracks.kinds):
-        name = f"{letter(tracks, index)} {kind}"
-        width = 20 + width_of(name) + 16
-        if x and x + width > WIDTH:
-            x, y = 0.0, y + KEY_ROW_PX
-        parts.append(
-            element("rect", x=x, y=y, width=14, height=14, fill=fill(index), class_="part")
-        )
-        parts.append(label(x + 20, y + 12, name))
-        x += width
-    return join(*parts), y + KEY_ROW_PX
+    named = enumerate(tracks.kinds)
+    return key([(fill(index), f"{letter(tracks, index)} {kind}") for index, kind in named], top)

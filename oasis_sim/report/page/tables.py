@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oasis_sim.report.csvfile import flatten
-from oasis_sim.report.numbers import number
 from oasis_sim.report.page.document import Cell, Table, amount, words
 from oasis_sim.report.row import Summary
 from oasis_sim.report.view import View
@@ -66,7 +65,7 @@ def capacities(cases: Sequence[tuple[str, Summary]]) -> Table:
             value: Any = summary
             for key in path:
                 value = value[key]
-            cells.append(amount(value / unit, number))
+            cells.append(amount(None if value is None else value / unit))
         rows.append((words(case), *cells))
     header = ("case", *(title for title, _, _ in CAPACITIES))
     return Table("capacities", "Capacities as resolved, per GPU", header, tuple(rows))
