@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gpu_exec.executor import DeviceInfo, Executor, PoolInfo, StepRun
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed
-from oasis_sim.fileio import inside, write_atomic
+from oasis_sim.fileio import check_writable, inside, write_atomic
 from oasis_sim.units import PS_PER_MS
 
 FORMAT = "oasis-replay"
@@ -112,6 +112,11 @@ def replay(
         notes=_notes(schedule, executor, compared),
         problems=_problems(rows, runs, pool_wrong, pool_text),
     )
+
+
+def check_report_place(run_dir: str | Path) -> None:
+    """Raise InputError when `replay.json` cannot be written into a run directory."""
+    check_writable(inside(run_dir, REPLAY_NAME))
 
 
 def write_report(report: ReplayReport, run_dir: str | Path) -> Path:

@@ -47,14 +47,16 @@ def replay(
     from gpu_exec.default_run import default_schedule
     from gpu_exec.device import require_gpu
     from gpu_exec.open_executor import open_executor
+    from gpu_exec.replay import check_report_place, write_report
     from gpu_exec.replay import replay as execute
-    from gpu_exec.replay import write_report
     from gpu_exec.replay_table import replay_lines
     from gpu_exec.run_dir import load_run_schedule
 
     kind = _device_kind(gpu, device)
     host_bytes = size_of(host_memory)
     schedule = load_run_schedule(run_dir) if run_dir else None
+    if run_dir:
+        check_report_place(run_dir)
     if kind == "cuda":
         require_gpu()
     if schedule is None:

@@ -86,24 +86,17 @@ def calibrate(**values: Any) -> None:
     --peer and, on the other host, --serve.
     """
     if values["network"]:
-        if values["gpu"] or values["from_raw"] is not None or values["keep_unstable"]:
-            raise UsageError("--network measures no GPU; drop --gpu, --from-raw, --keep-unstable")
         calibrate_network(values)
         return
-    given = [name for name in ("peer", "serve", "bandwidth") if values[name] is not None]
-    if given:
-        raise UsageError(f"--{given[0]} belongs to --network")
-    if values["out"] is None:
-        raise UsageError("name the profile to write with --out FILE")
-    if values["from_raw"] is None and not values["gpu"]:
-        raise UsageError("say what to measure: --gpu or --network")
-    if values["from_raw"] is not None and (values["gpu"] or values["raw"]):
-        raise UsageError("--from-raw derives from an earlier measurement; drop --gpu and --raw")
+    _check_card_options(values)
     from gpu_exec.replay import render_json
-    from oasis_sim.fileio import write_atomic
+    from oasis_sim.fileio import check_writable, write_atomic
     from oasis_sim.hardware import load_profile
     from oasis_sim.model import load_model
 
+    for path in (values["out"], values["raw"]):
+        if path is not None:
+            check_writable(path)
     profile, shape = load_profile(values["base"]), load_model(values["model"])
     if values["from_raw"] is None:
         result = _measure_card(profile, shape, values)
@@ -115,6 +108,19 @@ def calibrate(**values: Any) -> None:
         result.check()
     write_atomic(values["out"], result.profile_text)
     click.echo(f"profile written: {plain(str(values['out']))}")
+
+
+def _check_card_options(values: Mapping[str, Any]) -> None:
+    """Raise UsageError for options that do not go with measuring a card."""
+    given = [name for name in ("peer", "serve", "bandwidth") if values[name] is not None]
+    if given:
+        raise UsageError(f"--{given[0]} belongs to --network")
+    if values["out"] is None:
+        raise UsageError("name the profile to write with --out FILE")
+    if values["from_raw"] is None and not values["gpu"]:
+        raise UsageError("say what to measure: --gpu or --network")
+    if values["from_raw"] is not None and (values["gpu"] or values["raw"]):
+        raise UsageError("--from-raw derives from an earlier measurement; drop --gpu and --raw")
 
 
 def _measure_card(
@@ -176,6 +182,7 @@ def validate(**values: Any) -> None:
         need_flag(values["gpu"], "validate")
     from gpu_exec import validate as validation
     from gpu_exec.predict import WINDOW_STEPS, predict
+    from oasis_sim.fileio import check_writable
     from oasis_sim.hardware import load_profile
     from oasis_sim.model import load_model
 
@@ -185,6 +192,8 @@ def validate(**values: Any) -> None:
         return predict(case, hardware, shape, WINDOW_STEPS)
 
     if values["measured"] is None:
+        if values["out"] is not None:
+            check_writable(values["out"])
         origin, rows = _measure_matrix(simulated, values)
     else:
         from gpu_exec.validation_file import read_validation

@@ -17,6 +17,8 @@ MEMORIES = ("host", "gpu")
 
 def calibrate_network(values: Mapping[str, Any]) -> None:
     """Measure, or serve a measurement from elsewhere, as the options say."""
+    if values["gpu"] or values["from_raw"] is not None or values["keep_unstable"]:
+        raise UsageError("--network measures no GPU; drop --gpu, --from-raw, --keep-unstable")
     if values["serve"] is not None:
         if values["out"] or values["raw"] or values["peer"]:
             raise UsageError("--serve answers a peer and writes nothing; drop --out, --raw, --peer")

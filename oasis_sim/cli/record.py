@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oasis_sim.cli.record_report import recorded_command, report
-from oasis_sim.errors import InputError, UsageError
-from oasis_sim.fileio import printable
+from oasis_sim.errors import UsageError
+from oasis_sim.fileio import check_writable, printable
 
 if TYPE_CHECKING:
     from oasis_sim.record import Prompt, RecordedModel, RecordOptions
@@ -202,8 +202,7 @@ def check_place(out: Path, *, force: bool) -> None:
     if not out.name.endswith(_SUFFIXES):
         known = ", ".join(_SUFFIXES)
         raise UsageError(f"{shown}: unknown trace format; end the name in {known}")
-    if out.is_dir() or not out.parent.is_dir():
-        raise InputError("is no place for a file", file=shown, fix="name a file in a directory")
+    check_writable(out)
     if out.exists() and not force:
         raise UsageError(f"{shown}: exists; choose another name or add --force")
 

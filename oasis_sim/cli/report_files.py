@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from oasis_sim.errors import InputError, UsageError
+from oasis_sim.errors import UsageError
 
 if TYPE_CHECKING:
     from oasis_sim.report.page.document import Report
@@ -39,11 +39,10 @@ def format_of(path: Path) -> str:
 
 def check_place(path: Path, *, force: bool) -> None:
     """Raise UsageError or InputError when a report cannot be written where it should."""
-    from oasis_sim.fileio import printable
+    from oasis_sim.fileio import check_writable, printable
 
     shown = printable(path)
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError("is no place for a file", file=shown, fix="name a file in a directory")
+    check_writable(path)
     if path.exists() and not force:
         raise UsageError(f"{shown}: exists; choose another name or add --force")
 

@@ -12,7 +12,7 @@ from oasis_sim.cli.options import FiniteNumber, format_option
 from oasis_sim.cli.terminal import note
 from oasis_sim.cli.trace_output import emit, short_sample
 from oasis_sim.errors import InputError, UsageError
-from oasis_sim.fileio import printable
+from oasis_sim.fileio import check_writable, printable
 
 if TYPE_CHECKING:
     from oasis_sim.trace import AttentionTrace
@@ -208,6 +208,7 @@ def _refuse_existing(out: Path, force: bool) -> None:
     """Replace nothing unasked."""
     if out.exists() and not force:
         raise UsageError(f"{printable(out)} exists; choose another name or add --force")
+    check_writable(out)
 
 
 def _mapping(value: object, file: str) -> Mapping[str, Any]:

@@ -46,14 +46,25 @@ def check_writable(path: str | Path) -> None:
     """Raise InputError when a file cannot be written at a place: before the work, not after it."""
     path = Path(path)
     try:
-        if path.is_dir():
-            raise _unwritable(path, ValueError("it is a directory"))
-        if not path.parent.is_dir():
-            raise _unwritable(path, ValueError("no such directory"))
-        if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise _unwritable(path, ValueError("no permission in its directory"))
-    except (OSError, ValueError) as error:
+        os.lstat(path)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # a name that no file can have, or below a file
         raise _unwritable(path, error) from None
+    if path.is_dir() or not path.parent.is_dir():
+        fix = "name a file in a directory"
+        raise InputError("is no place for a file", file=printable(path), fix=fix)
+    _probe(path.parent, path)
+
+
+def _probe(directory: Path, wanted: Path) -> None:
+    """Make and remove a file in a directory; permissions alone do not tell what will work."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=directory)
+    except (OSError, ValueError) as error:
+        raise _unwritable(wanted, error) from None
+    os.close(handle)
+    os.unlink(name)
 
 
 def directory_path(name: str | Path) -> Path:
@@ -80,12 +91,13 @@ class AtomicDirectory:
     """
 
     def __init__(self, path: str | Path, *, force: bool) -> None:
-        """Check that the place may be used; nothing is written yet."""
+        """Check that the place may be used and written; nothing stays there yet."""
         self.path = directory_path(path)
         self._force = force
         self._partial: Path | None = None
         self._made: list[Path] = []
         self._check_place()
+        self._check_parents()
 
     def __enter__(self) -> Path:
         """Create the temporary directory (and missing parents) and return it."""
@@ -134,6 +146,14 @@ class AtomicDirectory:
             self._check_kind(printable(self.path, 200))
         except OSError as error:
             raise _unwritable(self.path, error) from None
+
+    def _check_parents(self) -> None:
+        """Refuse a place whose nearest existing parent takes no files."""
+        try:
+            parent = next(place for place in self.path.parents if place.exists())
+        except (OSError, StopIteration) as error:
+            raise _unwritable(self.path, error) from None
+        _probe(parent, self.path)
 
     def _check_kind(self, shown: str) -> None:
         if self.path.is_symlink():

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oasis_sim.errors import InputError, UsageError
-from oasis_sim.fileio import printable, write_atomic
+from oasis_sim.errors import UsageError
+from oasis_sim.fileio import check_writable, printable, write_atomic
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,8 +32,7 @@ def check_plot(path: Path, *, force: bool) -> None:
     shown = printable(path)
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{shown}: unknown picture format; end the name in {', '.join(SUFFIXES)}")
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError("is no place for a file", file=shown, fix="name a file in a directory")
+    check_writable(path)
     if path.exists() and not force:
         raise UsageError(f"{shown}: exists; choose another name or add --force")
     if importlib.util.find_spec("matplotlib") is None:

@@ -459,3 +459,14 @@ def test_a_part_that_the_scheme_does_not_use_is_refused(
     assert main(["run", "--scheme", "dense", "--budget", "512", "--out", "out"]) == 2
     assert "budget_tokens: has no effect: all KV is attended" in capsys.readouterr().err
     assert not (beside / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["file/run", "/proc/run"])
+def test_an_unwritable_place_is_told_before_simulating(
+    out: str, beside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 3 with the place, and not one step is simulated."""
+    monkeypatch.setattr("oasis_sim.engine.simulate", None)
+    (beside / "file").write_text("")
+    assert small_run("--out", out) == 3
+    assert f"{out}: cannot be written" in capsys.readouterr().err

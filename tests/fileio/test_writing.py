@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from oasis_sim.errors import InputError, UsageError
-from oasis_sim.fileio import MANIFEST_NAME, AtomicDirectory, write_atomic
+from oasis_sim.fileio import MANIFEST_NAME, AtomicDirectory, check_writable, write_atomic
 
 
 def names(directory: Path) -> list[str]:
@@ -41,6 +42,50 @@ def test_write_failures(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="cannot be written"):
             write_atomic(path, "x")
     assert ["taken"] == names(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["missing/file", "taken", "file/below", "a\0b"])
+def test_a_file_that_cannot_be_written_is_told_before(tmp_path: Path, name: str) -> None:
+    """The check finds what the writing would, and leaves nothing."""
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"no place for a file|cannot be written"):
+        check_writable(tmp_path / name)
+    assert ["file", "taken"] == names(tmp_path)
+    check_writable(tmp_path / "new")
+    check_writable(tmp_path / "file")
+    assert ["file", "taken"] == names(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["file/run", "file/deeper/run"])
+def test_a_directory_below_a_file_is_told_before(tmp_path: Path, name: str) -> None:
+    """A file in the way of a parent is found before anything is computed."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be written"):
+        AtomicDirectory(tmp_path / name, force=False)
+    AtomicDirectory(tmp_path / "a" / "b" / "run", force=False)
+    assert ["file"] == names(tmp_path)
+
+
+@pytest.mark.parametrize("place", ["/proc/run", "/proc/sys/run"])
+def test_a_read_only_parent_is_told_before(place: str) -> None:
+    """Where nobody, whatever the rights, can make a file."""
+    if not Path(place).parent.is_dir():
+        pytest.skip("no such file system here")
+    with pytest.raises(InputError, match="cannot be written"):
+        AtomicDirectory(place, force=False)
+    with pytest.raises(InputError, match="cannot be written"):
+        check_writable(place)
+
+
+def test_a_parent_without_permission_is_told_before(tmp_path: Path) -> None:
+    """A directory of somebody else."""
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="Permission denied"):
+        AtomicDirectory(tmp_path / "run", force=False)
+    tmp_path.chmod(0o700)
 
 
 def test_directory_appears_at_the_end(tmp_path: Path) -> None:

@@ -47,6 +47,17 @@ def test_replay_json(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert document["bytes"]["scheduled"] == document["bytes"]["moved"] > 0
 
 
+def test_a_report_that_cannot_be_written_is_told_before_replaying(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A directory where replay.json should go: exit code 3, nothing executed or printed."""
+    (run_dir / "replay.json").mkdir()
+    assert 3 == main(["replay", "--device", "cpu", str(run_dir)])
+    shown = capsys.readouterr()
+    assert "replay.json: is no place for a file" in shown.err
+    assert "" == shown.out
+
+
 def test_replayed_run_is_still_a_whole_run(run_dir: Path) -> None:
     """The report does not make a run directory look as if someone else had written into it."""
     manifest = {"format": "oasis-run", "version": 1, "files": {"schedule.npz": {}}}
