@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from oasis_sim.engine.spec import POISSON
+from oasis_sim.metrics.distribution import SAMPLES_FOR_P99
 from oasis_sim.plan.crossover import Crossover, throughputs
 from oasis_sim.plan.needs import needs
 from oasis_sim.plan.planner import Answer, Fleet, bracket_words, shortfall
@@ -214,6 +215,7 @@ def notes(plan: Plan) -> list[str]:
             "requests arrived for less than five times their stay: percentiles are those of a "
             "load that still builds up; raise --requests, or give a longer file"
         )
+    found += [few] if (few := few_samples(fleets)) else []
     if any(fleet.meets.summary["scenario"]["trace"]["origin"] == "synthetic" for fleet in fleets):
         found.append("the attention trace is synthetic: traffic of offloading schemes is modelled")
     sheets = {fleet.spec.profile for fleet in fleets if fleet.profile_origin == "datasheet"}
@@ -227,6 +229,27 @@ def notes(plan: Plan) -> list[str]:
     if plan.prices.currency and lacking:
         found.append(f"no price for {', '.join(sorted(lacking))}: ranked by GPUs")
     return found
+
+
+def few_samples(fleets: Sequence[Fleet]) -> str | None:
+    """Say which p99 rest on too few requests of a replica to build on, None where none does."""
+    few = {
+        (
+            reading.target.name,
+            fleet.meets.summary["latency"][f"{reading.target.metric}_ms"]["samples"],
+        )
+        for fleet in fleets
+        for reading in fleet.meets.readings
+        if reading.target.statistic == "p99"
+    }
+    short = sorted((samples, name) for name, samples in few if samples < SAMPLES_FOR_P99)
+    if not short:
+        return None
+    samples, name = short[0]
+    return (
+        f"{name} rests on as few as {samples:,} samples of a replica ({SAMPLES_FOR_P99} are "
+        "needed): a fleet may be off by a replica; ask for p95, or give more requests"
+    )
 
 
 def run_command(fleet: Fleet) -> str:

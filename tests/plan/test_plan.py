@@ -230,7 +230,9 @@ def test_a_request_file_is_dealt_out_in_turn(
     assert found["replicas"] >= 2
     assert all(target["value_ms"] <= target["limit_ms"] for target in found["targets"])
     assert plan(*arguments) == 0
-    assert "dealt out in turn" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "dealt out in turn" in shown
+    assert f"tpot_p99 rests on as few as {-(-120 // found['replicas'])} samples" in shown
 
     def reached(every: int) -> list[float]:
         words = shlex.split(found["command"])[1:]
