@@ -69,6 +69,7 @@ def main() -> None:
     parser.add_argument("texts", nargs="+", choices=TEXTS)
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--kv-16bit", action="store_true", help="as a GPU keeps them")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--commit", help="where the tree is no repository")
@@ -80,7 +81,8 @@ def main() -> None:
         result = study(model, TEXTS[text], arguments)
         named = f"{arguments.model.name} {text} --steps {arguments.steps}"
         found = {
-            "command": f"python benchmarks/quality_smollm2.py {named} --device {arguments.device}",
+            "command": f"python benchmarks/quality_smollm2.py {named} --device {arguments.device}"
+            f"{' --kv-16bit' if arguments.kv_16bit else ''}",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "commit": arguments.commit or commit(),
             "seconds": round(time.monotonic() - started, 1),
@@ -117,7 +119,8 @@ def study(model: RecordedModel, text: Text, arguments: argparse.Namespace) -> Qu
         from gpu_exec.model.backend import open_backend
 
         backend = open_backend(model)
-    options = QualityOptions(decode, free_run=False, kv_16bit=backend is not None)
+        arguments.kv_16bit = True
+    options = QualityOptions(decode, free_run=False, kv_16bit=arguments.kv_16bit)
     return measure_quality(
         model,
         prompt,

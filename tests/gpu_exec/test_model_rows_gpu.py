@@ -76,7 +76,7 @@ def test_the_gpu_says_what_the_reference_says(on_gpu, tiny_model, tiny_prompt):
     found, paged = run(on_gpu, path, start, PLANS, backend)
     shares = torch.log_softmax(expected.double(), -1), torch.log_softmax(found.double().cpu(), -1)
     divergence = (shares[0].exp() * (shares[0] - shares[1])).sum(-1).mean(0)
-    assert float(divergence.median()) < 1e-3
+    assert float(divergence.median()) < 0.01
     for one, other in zip(reference.logs, paged.logs, strict=True):
         for name in ("needed", "admitted", "overlap"):
             ours, theirs = np.stack(getattr(one, name)), np.stack(getattr(other, name))
