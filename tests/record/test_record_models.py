@@ -258,6 +258,7 @@ def test_options_that_do_not_fit_the_prompt_are_refused(tiny_model, tiny_prompt)
         (Prompt((*prompt.tokens, model.vocab), (), prompt.header), {}, "model lacks"),
         (prompt, {"layers": "5"}, "layers 0 to 4"),
         (prompt, {"drafters": ("skip0-1",)}, "cannot be left out"),
+        (prompt, {"drafters": ("skip", "skip2-2")}, "names a drafter twice"),
     ]
     for given, changes, problem in cases:
         with pytest.raises(InputError, match=problem):
