@@ -20,7 +20,8 @@ from oasis_sim.engine.result import StepLog
 from oasis_sim.engine.state import OUT_END, OUT_START
 from oasis_sim.engine.totals import StepTotals, fold_steps
 
-MOST_STEPS = 100_000
+MOST_STEPS = 20_000
+STEPS_NOTED = 16
 STEPS_TOGETHER = 8_192
 """Steps that wait to be folded."""
 
@@ -52,7 +53,7 @@ class NodeLog:
         self._written = sizes.kv_token if sizes.cost.scheme.offload else 0
         self._most = -(-MOST_STEPS // sizes.cluster.decode)
         self._network = Series()
-        self._used = 0
+        self._used = self._pending = self._count = 0
         self._recorder, self._remote = StepRecorder(), list[Int64]()
         self._totals: list[StepTotals] = []
         self._roofline: list[RooflineParts] = []
@@ -60,6 +61,9 @@ class NodeLog:
 
     def hold(self, now_ps: int, delta: int) -> None:
         """Hold more (or less) in host memory from now on."""
+        if delta < 0:
+            self.host.add(now_ps, self._pending)
+            self._pending = 0
         self.host.add(now_ps, delta)
 
     def join(self, held_bytes: int) -> None:
@@ -83,11 +87,26 @@ class NodeLog:
         batch[:, columns.D2H_BYTES] = share * sparse
         self.first_tokens = 0
         self._used = int(held[-1])
-        self.host.add(end, fetched + written * len(log))
+        self._grow(log[:, OUT_END], blocks * self._block + written)
         self._recorder.add(log[:, :LOG_REMOTE].copy(), quality, batch)
         self._remote.append(blocks)
         if self._recorder.steps >= STEPS_TOGETHER:
             self._fold()
+
+    def _grow(self, ends: Int64, grown: Int64) -> None:
+        """Note what steps add to host memory, every STEPS_NOTED steps of the node.
+
+        What is left is noted when a request leaves.
+        """
+        number = self._count + 1 + np.arange(len(ends))
+        self._count += len(ends)
+        total = self._pending + np.cumsum(grown)
+        noted = np.flatnonzero(number % STEPS_NOTED == 0)
+        before = 0
+        for place in noted.tolist():
+            self.host.add(int(ends[place]), int(total[place]) - before)
+            before = int(total[place])
+        self._pending = int(total[-1]) - before
 
     def finish(self, now_ps: int) -> NodeSteps:
         """Return all; first tokens without a step behind them come in a step of no length.
