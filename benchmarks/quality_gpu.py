@@ -1,11 +1,12 @@
 """The GPU kernels on a real model: quality by paged decode beside the reference on the CPU.
 
     python benchmarks/quality_gpu.py MODEL.gguf --out validation/quality-gpu-smollm2.json
-        [--device cuda] [--prompt-tokens 4096] [--steps 128] [--threads 8]
+        [--device cuda] [--prompt-tokens 4096] [--steps 128] [--threads 8] [--checks-only]
 
 Both decode the same tokens with the same drafts; queries, keys and values are rounded to bfloat16
 on both, all else is float32. Every call of a kernel in the first ``--checked-steps`` steps is
-compared with plain arithmetic on its own inputs (``gpu_exec.model.checked``). With ``--device cpu``
+compared with plain arithmetic on its own inputs (``gpu_exec.model.checked``); ``--checks-only`` does
+no more than that. With ``--device cpu``
 the kernels' work is done by ``gpu_exec.model.host_kernels``.
 """
 
@@ -67,25 +68,43 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=128)
     parser.add_argument("--checked-steps", type=int, default=32)
     parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--checks-only", action="store_true")
     parser.add_argument("--commit", default=None, help="where the tree is no repository")
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     with torch.inference_mode():
-        found = compare(arguments)
+        found = checks(arguments) if arguments.checks_only else compare(arguments)
     arguments.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     print(json.dumps({key: value for key, value in found.items() if key != "cases"}, indent=1))
-    for case in found["cases"]:
+    for case in found.get("cases", ()):
         print(case)
 
 
-def compare(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Run the reference, then the paged decode, and compare."""
-    clock = Clock()
-    schemes = [
+def checks(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Check the kernels on the model's first steps."""
+    model = load_recorded_model(arguments.model, device=arguments.device)
+    prompt = prompt_of(model, arguments.prompt_tokens)
+    path = follow(model, prompt, options(arguments.checked_steps + 2, "sample"), no_progress)
+    drafts = tuple(drafter_of(model).draft(model, path, no_progress))
+    make = HostKernels if arguments.device == "cpu" else CudaKernels
+    schemes, steps = all_schemes(), arguments.checked_steps
+    tally = check_kernels(model, path, schemes, drafts, make, steps)
+    facts = {"prompt_tokens": arguments.prompt_tokens, "steps": steps, "rows": len(schemes)}
+    return {**about(arguments), "model": model.header(), **facts, **tally}
+
+
+def all_schemes() -> list[Scheme]:
+    """Return the cases that are decoded side by side."""
+    return [
         scheme
         for predictor, ratios in CASES.items()
         for scheme in vary_scheme(load_scheme("oasis"), BUDGETS, ratios, [predictor])
     ]
+
+
+def compare(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Run the reference, then the paged decode, and compare."""
+    clock, schemes = Clock(), all_schemes()
     cpu = load_recorded_model(arguments.model, threads=arguments.threads)
     prompt = prompt_of(cpu, arguments.prompt_tokens)
     path = follow(cpu, prompt, options(arguments.steps, "sample"), no_progress)
