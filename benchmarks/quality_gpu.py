@@ -5,9 +5,9 @@
 
 Both decode the same tokens with the same drafts; queries, keys and values are rounded to bfloat16
 on both, all else is float32. Every call of a kernel in the first ``--checked-steps`` steps is
-compared with plain arithmetic on its own inputs (``gpu_exec.model.checked``); ``--checks-only`` does
-no more than that. With ``--device cpu``
-the kernels' work is done by ``gpu_exec.model.host_kernels``.
+compared with plain arithmetic on its own inputs (``gpu_exec.model.checked``); with
+``--checks-only`` that is all. With ``--device cpu`` the kernels' work is done by
+``gpu_exec.model.host_kernels``.
 """
 
 from __future__ import annotations
