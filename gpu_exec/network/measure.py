@@ -26,10 +26,11 @@ PAUSE_SECONDS = 0.001
 
 @dataclass(frozen=True)
 class Effort:
-    """Say how often a point is repeated: at least, and then for how many seconds at most."""
+    """Say how often and how long a point is repeated at least, and how long until it agrees."""
 
     least: int = 10
-    seconds: float = 5.0
+    seconds: float = 1.0
+    most_seconds: float = 6.0
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ def _measure_point(
                 "this transport is not to be trusted"
             )
         seconds.append(taken)
-        reading = Reading(point, tuple(seconds))
-        is_late = time.monotonic() - started > effort.seconds
-        if len(seconds) >= effort.least and (reading.repeats or is_late):
+        reading, spent = Reading(point, tuple(seconds)), time.monotonic() - started
+        limit = effort.seconds if reading.repeats else effort.most_seconds
+        if len(seconds) >= effort.least and spent >= limit:
             return reading

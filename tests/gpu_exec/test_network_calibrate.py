@@ -31,7 +31,7 @@ from oasis_sim.units import MIB
 from tests.gpu_exec.fake_transport import FakeTransport
 
 ROOT = Path(__file__).parents[2]
-QUICK = Effort(least=4, seconds=0.05)
+QUICK = Effort(least=4, seconds=0.0, most_seconds=0.05)
 SMALL = points(MIB)
 
 
