@@ -1,10 +1,11 @@
 """Tables and figure of ``validation/quality-smollm2-*.json``, as docs/quality.md shows them.
 
-    python benchmarks/quality_report.py [--suffix gpu] [--svg docs/quality-smollm2.svg]
+    python benchmarks/quality_report.py [--svg docs/quality-smollm2.svg]
 
-Prints, per text and budget, KL by fetch ratio; whether it falls with the ratio (paired differences
-of neighbouring ratios); and the draft's KL over that of the previous token. All intervals are 95 %,
-by the block bootstrap of ``oasis_sim.quality.bootstrap`` over the steps, paired.
+Prints, per text and budget, KL by fetch ratio; whether it falls with the ratio (within the
+intervals, and by paired differences of neighbouring ratios); and the draft's KL over that of the
+previous token. All intervals are 95 %, by the block bootstrap of ``oasis_sim.quality.bootstrap``
+over the steps, paired.
 """
 
 from __future__ import annotations
@@ -34,14 +35,9 @@ Case = dict[str, Any]
 def main() -> None:
     """Print the tables and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--suffix", default="", help="of the results, as in -gpu")
     parser.add_argument("--svg", type=Path)
     arguments = parser.parse_args()
-    found = {
-        text: json.loads(path.read_text(encoding="utf-8"))
-        for text in TEXTS
-        if (path := ROOT / "validation" / f"quality-smollm2-{text}{arguments.suffix}.json").exists()
-    }
+    found = {text: read(text) for text in TEXTS if places(text)}
     for text, each in found.items():
         table(text, each["study"])
     for text, each in found.items():
@@ -49,6 +45,19 @@ def main() -> None:
     against_previous({text: each["study"] for text, each in found.items()})
     if arguments.svg is not None:
         draw({text: each["study"] for text, each in found.items()}, arguments.svg)
+
+
+def places(text: str) -> list[Path]:
+    """Return the results of a text, that of a GPU first."""
+    folder = ROOT / "validation"
+    named = [folder / f"quality-smollm2-{text}{where}.json" for where in ("-gpu", "")]
+    return [place for place in named if place.exists()]
+
+
+def read(text: str) -> dict[str, Any]:
+    """Read a text's result."""
+    found: dict[str, Any] = json.loads(places(text)[0].read_text(encoding="utf-8"))
+    return found
 
 
 def lines(study: dict[str, Any]) -> dict[tuple[int, str], list[Case]]:
@@ -66,17 +75,23 @@ def interval(values: Values) -> str:
 
 
 def table(text: str, study: dict[str, Any]) -> None:
-    """Print one row per case, as Markdown."""
-    for (budget, predictor), cases in lines(study).items():
-        for case in cases:
-            kl, nll = case["kl"], case["nll_difference"]
-            ratio = "all" if case["fetch_ratio"] == 1.0 else f"{case['fetch_ratio']:g}"
+    """Print one row per budget and cap, draft beside previous token, as Markdown."""
+    by_line = lines(study)
+    for budget in sorted({key[0] for key in by_line}):
+        pairs = zip(by_line[budget, "draft"], by_line[budget, "previous"], strict=True)
+        by_cap: dict[int, tuple[list[str], Case, Case]] = {}
+        for draft, previous in pairs:
+            ratio = "all" if draft["fetch_ratio"] == 1.0 else f"{draft['fetch_ratio']:g}"
+            by_cap.setdefault(draft["cap_blocks"], ([], draft, previous))[0].append(ratio)
+        for cap, (ratios, draft, previous) in by_cap.items():
+            kl = [case["kl"] for case in (draft, previous)]
+            shown_kl = [f"{k['mean']:.3f} [{k['low']:.3f}, {k['high']:.3f}]" for k in kl]
             print(
-                f"| {text} | {budget:,} | {predictor} | {ratio} ({case['cap_blocks']}) "
-                f"| {kl['mean']:.3f} [{kl['low']:.3f}, {kl['high']:.3f}] "
-                f"| {case['top1_agreement']['mean']:.2f} | {nll['mean']:+.3f} "
-                f"| {case['attention_mass']['mean']:.3f} | {case['overlap']['mean']:.3f} "
-                f"| {case['bytes_per_step'] / MIB:.2f} |"
+                f"| {text} | {budget:,} | {', '.join(ratios)} ({cap}) | {shown_kl[0]} "
+                f"| {shown_kl[1]} | {draft['top1_agreement']['mean']:.2f} "
+                f"| {draft['nll_difference']['mean']:+.3f} | {draft['attention_mass']['mean']:.3f} "
+                f"| {draft['overlap']['mean']:.2f} / {previous['overlap']['mean']:.2f} "
+                f"| {draft['bytes_per_step'] / MIB:.2f} |"
             )
 
 
@@ -99,7 +114,17 @@ def steps_up(text: str, study: dict[str, Any]) -> None:
                     f"{lower['fetch_ratio']:g}->{higher['fetch_ratio']:g}: {interval(difference)}"
                     f"{' SIGNIFICANT' if found.low > 0 else ''}"
                 )
-        print(f"{text} K={budget} {predictor}: steps up: {'; '.join(against) or 'none'}")
+        falls = "yes" if monotone(cases) else "NO"
+        print(
+            f"{text} K={budget} {predictor}: a curve that never rises lies within all intervals: "
+            f"{falls}; steps up: {'; '.join(against) or 'none'}"
+        )
+
+
+def monotone(cases: Sequence[Case]) -> bool:
+    """Tell whether some curve that never rises lies within the intervals of all ratios."""
+    ceiling = np.minimum.accumulate([case["kl"]["high"] for case in cases])
+    return bool(np.all(np.array([case["kl"]["low"] for case in cases]) <= ceiling))
 
 
 def against_previous(studies: dict[str, dict[str, Any]]) -> None:
