@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from oasis_sim.errors import InputError, UsageError
+from oasis_sim.cli.load_options import WORKLOAD_FORMATS, concurrency_from, load_from
+from oasis_sim.errors import InputError
 
 if TYPE_CHECKING:
-    from oasis_sim.engine.spec import LoadSpec, ScenarioSpec
+    from oasis_sim.engine.spec import ScenarioSpec
     from oasis_sim.scheme import Scheme
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 PREDICTORS = ("draft", "previous", "current", "oracle")
 FORMATS = ("table", "json", "csv")
-WORKLOAD_FORMATS = ("mooncake", "azure", "burstgpt", "vidur", "bailian", "csv")
 MACHINE_OPTIONS = (
     "profile",
     "engine",
@@ -232,8 +232,8 @@ def spec_from(values: Mapping[str, Any], base: ScenarioSpec | None = None) -> Sc
 
     start = base or ScenarioSpec()
     scheme, drafter = _scheme_from(values, start)
-    load = _load_from(values, start)
-    concurrency = _concurrency_from(values, start, load)
+    load = load_from(values, start)
+    concurrency = concurrency_from(values, start, load)
     if base is None and load.kind == "closed_loop" and values["requests"] is None and concurrency:
         load = replace(load, requests=2 * concurrency)
     names = {key: values[key] for key in MACHINE_OPTIONS if values[key] is not None}
@@ -269,49 +269,3 @@ def _scheme_from(values: Mapping[str, Any], base: ScenarioSpec) -> tuple[Scheme,
         drafter = None if predictor in PREDICTORS else predictor
         parts["predictor"] = "draft" if drafter else predictor
     return with_options(scheme, **parts), drafter
-
-
-def _load_from(values: Mapping[str, Any], base: ScenarioSpec) -> LoadSpec:
-    from oasis_sim.engine.spec import CLOSED_LOOP, FILE, POISSON, LoadSpec
-
-    if values["workload"] is not None and values["rate"] is not None:
-        raise UsageError("--rate and --workload contradict each other: a file has its own arrivals")
-    old, file = base.load, values["workload"]
-    if file is None and old.kind == FILE and values["rate"] is None:
-        file = old.file
-    if file is not None:
-        return _file_load(values, old, file)
-    for option in ("workload_format", "every"):
-        if values[option] is not None:
-            raise UsageError(f"--{option.replace('_', '-')} needs --workload FILE")
-    kept = LoadSpec() if old.kind == FILE else old
-    rate = kept.rate_per_s if values["rate"] is None else values["rate"]
-    return LoadSpec(
-        CLOSED_LOOP if rate is None else POISSON,
-        values["requests"] or kept.requests,
-        values["context"] or kept.context_tokens,
-        values["output_tokens"] or kept.output_tokens,
-        rate,
-    )
-
-
-def _file_load(values: Mapping[str, Any], old: LoadSpec, file: str) -> LoadSpec:
-    from oasis_sim.engine.spec import FILE, LoadSpec
-
-    for option in ("context", "output_tokens"):
-        if values[option] is not None:
-            name = option.replace("_", "-")
-            raise UsageError(f"--{name} and --workload contradict each other: the file says it")
-    file_format = values["workload_format"] or old.format
-    if file_format is None:
-        known = ", ".join(WORKLOAD_FORMATS)
-        raise UsageError(f"--workload needs --workload-format, one of {known}")
-    requests = values["requests"] or (old.requests if old.kind == FILE else None)
-    every = values["every"] or old.every
-    return LoadSpec(FILE, requests, None, None, file=file, format=file_format, every=every)
-
-
-def _concurrency_from(values: Mapping[str, Any], base: ScenarioSpec, load: LoadSpec) -> int | None:
-    if values["concurrency"] is not None:
-        return int(values["concurrency"])
-    return base.concurrency if load.kind == base.load.kind else None
