@@ -62,11 +62,7 @@ def main() -> None:
         "rows": rows,
     }
     for row in rows:
-        print(
-            " | ".join(
-                f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()
-            )
-        )
+        print(markdown(row))
     for each in found["compared"]:
         print(f"K = {each['budget_tokens']}: largest distance {each['largest_distance']:.3f}")
     if arguments.out is not None:
@@ -104,6 +100,17 @@ def rows_of(name: str) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def markdown(row: dict[str, Any]) -> str:
+    """Return a row of the table in docs/recording.md."""
+    pairs = [
+        f"{row[f'overlap_{name}']:.3f} / {row[f'mass_{name}']:.3f}"
+        for name in ("previous", "draft", "draft_cap_0.05")
+    ]
+    best, bound = (f"{row[f'mass_{name}_set']:.3f}" for name in ("best", "bound"))
+    cells = [row["trace"], f"{row['budget_tokens']:,}", best, bound, *pairs]
+    return f"| {' | '.join([*cells, format(row['new_blocks'], '.3f')])} |"
 
 
 def compare(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

