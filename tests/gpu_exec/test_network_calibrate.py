@@ -20,11 +20,11 @@ from gpu_exec.network.fit import fit_terms, profile_of
 from gpu_exec.network.measure import Effort, Reading, measure
 from gpu_exec.network.nixl_side import load_nixl, ucx_settings
 from gpu_exec.network.points import POOL_BYTES, Point, points
-from gpu_exec.network.pool import HostPool
+from gpu_exec.network.pool import HostPool, open_pool
 from gpu_exec.network.stamps import POISON, Units, pool_words, units_of, wrong_bytes
 from oasis_sim.cli.main import main
 from oasis_sim.curve import Curve
-from oasis_sim.errors import OasisError, RunFailed, TargetMissed, UsageError
+from oasis_sim.errors import GpuUnavailable, OasisError, RunFailed, TargetMissed, UsageError
 from oasis_sim.network import NetworkProfile, load_network, read_network
 from oasis_sim.network.write import network_yaml
 from oasis_sim.units import MIB
@@ -325,6 +325,32 @@ def test_host_pools_poison_units() -> None:
     words = units_of(pool.words(), 1024)
     assert (words[2] == POISON).all()
     assert (words[[0, 1, 3]] == units_of(pool_words(4096, 1), 1024)[[0, 1, 3]]).all()
+
+
+def test_gpu_memory_needs_the_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 5, with what is there."""
+    torch = pytest.importorskip("torch", reason="GPU memory needs PyTorch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(GpuUnavailable, match="GPU 1 is asked for and 0 are here"):
+        open_pool("gpu", 4096, 1)
+
+
+def test_gpu_pools_poison_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool of a GPU behaves like that of the host (its tensor stands in host memory here)."""
+    torch = pytest.importorskip("torch", reason="GPU memory needs PyTorch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda n, dtype, device: empty(n, dtype=dtype))
+    gpu, host = open_pool("gpu", 4096, 0), HostPool(4096)
+    assert (gpu.words() == host.words()).all()
+    for pool in (gpu, host):
+        pool.fill(pool_words(4096, 3))
+        pool.poison(24, np.array([5, 0, 100], dtype=np.int32))
+    assert (gpu.words() == host.words()).all()
+    gpu.poison(24, None)
+    assert (gpu.words() == POISON).all()
 
 
 # The committed measurement ----------------------------------------------------------------------
