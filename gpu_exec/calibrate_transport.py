@@ -54,13 +54,17 @@ class TransportCalibration:
     def measure(self, name: str) -> Transport:
         """Return rates by unit size, fixed cost, and what the transport does to its neighbours.
 
-        A gather on the SMs has one speed, that of a transfer twice as long as the work beside it.
-        Copies by the host are slower beside work than after it, by unit size.
+        Single copies are slower beside work than after it, by unit size. A gather or a batch has
+        one speed, that of a transfer twice as long as the work beside it. What copies do to their
+        neighbours is measured with single ones.
         """
         alone = {block: self._line(name, block) for block in UNIT_BLOCKS}
+        first = UNIT_BLOCKS[0]
+        after = dict.fromkeys(UNIT_BLOCKS, 1.0)
         if name == "sm_gather":
-            keeps = dict.fromkeys(UNIT_BLOCKS, 1.0 / self._load(name, alone[UNIT_BLOCKS[0]]))
-            after = dict.fromkeys(UNIT_BLOCKS, 1.0)
+            keeps = dict.fromkeys(UNIT_BLOCKS, 1.0 / self._load(name, first, alone[first]))
+        elif name == "copy_engine":
+            keeps = {block: 1.0 / self._load(name, block, line) for block, line in alone.items()}
         else:
             keeps = {block: self._progress(name, block, line) for block, line in alone.items()}
             after = {block: 1.0 / share for block, share in keeps.items()}
@@ -68,20 +72,24 @@ class TransportCalibration:
             block: float(self._unit_bytes(with_options(self._scheme, block_tokens=block)))
             for block in UNIT_BLOCKS
         }
-        first = alone[UNIT_BLOCKS[0]]
-        loaded = Line(first.fixed, first.slope / keeps[UNIT_BLOCKS[0]])
+        loaded = Line(alone[first].fixed, alone[first].slope / keeps[first])
+        if name == "copy_engine":
+            beside = self.measure("naive").slowdown
+        else:
+            beside = self._beside_transfer(name, loaded)
         return Transport(
             curve([(units[b], 1e3 / line.slope * keeps[b]) for b, line in alone.items()]),
-            round(first.fixed * PS_PER_MS),
-            self._beside_transfer(name, loaded),
+            round(alone[first].fixed * PS_PER_MS),
+            beside,
             curve([(units[b], after[b]) for b in UNIT_BLOCKS]),
         )
 
-    def _load(self, name: str, line: Line) -> float:
+    def _load(self, name: str, block: int, line: Line) -> float:
         """Return how much longer a transfer takes beside linear layers or attention, as a whole."""
         ratios = []
         for stage in (LINEAR, ATTENTION):
-            together, busy, _ = self._beside_work(name, line, StepProbe((stage,), LOAD_BATCH))
+            alone = StepProbe((stage,), LOAD_BATCH, block_tokens=block)
+            together, busy, _ = self._beside_work(name, line, alone)
             ratios.append(together / busy)
         return max(1.0, statistics.mean(ratios))
 

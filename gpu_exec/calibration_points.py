@@ -21,7 +21,7 @@ DRAFT_BATCHES = (24, 88)
 OVERLAP_SHARE = 0.7
 LOAD_BATCH = 56
 LOAD_SHARE = 2.0
-NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "copy_engine": (56, 120), "naive": (56, 120)}
+NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "naive": (56, 120)}
 
 
 def calibrated_cases(readings: Iterable[object]) -> set[tuple[int, int]]:
