@@ -114,7 +114,10 @@ def _amount(scheme: Scheme) -> str:
     """Say how many blocks are fetched per layer, head and step."""
     shared = ", as a mean over the heads of a layer" if scheme.cap_over == "layer" else ""
     if scheme.adaptive_cap:
-        return f"as many of the missing blocks are fetched as hide under the step{shared}"
+        return (
+            "of the best nine tenths of the selection as many missing blocks are fetched as hide "
+            f"under the step{shared}"
+        )
     if not scheme.reuse:
         return "the whole selection is fetched, resident or not"
     if scheme.admission_cap < scheme.chosen_blocks:
