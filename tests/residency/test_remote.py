@@ -124,12 +124,17 @@ def test_heads_that_agree_need_less(aime: AttentionTrace) -> None:
     assert apart.union.mean() > 2 * alike.union.mean()
 
 
-@pytest.mark.parametrize("name", ["smollm2-code.npz", "smollm2-prose.npz", "smollm2-question.npz"])
+RECORDED = [f"{model}-{text}.npz" for model in ("smollm2", "gemma3-270m")
+            for text in ("code", "prose", "question")]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDED)
 def test_recordings_go_on_as_their_first_half_says(name: str) -> None:
     """Fitted to 31 steps, the share reached after 62 is right within 0.06."""
     trace = load_trace(name)
     rule = ResidencyRule(32, 32, 32)
-    share = coverage(trace, rule, "draft", None, Shape(30, 3), 400).recorded
+    shape = Shape(trace.model_layers, trace.kv_heads)
+    share = coverage(trace, rule, "draft", None, shape, 400).recorded
     half = len(share) // 2
     alpha, tau = fit_growth(share[:half])
     later = grown(np.array([float(len(share))])[:, None], alpha, tau)
