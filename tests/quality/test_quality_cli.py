@@ -120,6 +120,9 @@ def test_plot_is_written_and_the_same_each_time(model_folder, text_file, tmp_pat
         (["--drafter", "prophet"], 3, "unknown drafter"),
         (["--max-perplexity", "1.5"], 3, "perplexity"),
         (["--trajectory", "wild"], 3, "unknown trajectory"),
+        (["--bound-join", "sum"], 3, "unknown bound join"),
+        (["--device", "toaster"], 3, "toaster"),
+        (["--checkpoint", "pyproject.toml"], 3, "cannot be used"),
         (["--plot", "picture.gif"], 2, "picture format"),
         (["--plot", "no/such/place.svg"], 3, "no place for a file"),
         (["--block-size", "0"], 2, "block_tokens"),
@@ -132,6 +135,16 @@ def test_bad_options_are_one_line(model_folder, text_file, capsys, more, code, p
     assert "" == captured.out
     assert problem in captured.err
     assert 1 == captured.err.count("\n")
+
+
+def test_without_a_gpu_the_device_is_refused(model_folder, text_file, capsys):
+    """No GPU is exit code 5, before anything is read."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert 5 == main(arguments(model_folder("llama"), text_file, "--device", "cuda"))
+    assert "--device cpu" in capsys.readouterr().err
 
 
 def test_a_missing_model_is_refused(text_file, tmp_path, capsys):
