@@ -127,6 +127,7 @@ def test_rounds_that_disagree_are_refused(profile: HardwareProfile) -> None:
     result = run(profile, noise=0.3)
     assert result.unstable
     assert "NOT REPEATABLE" in result.profile_text
+    assert "naive and sm_gather gave readings that do not repeat" in result.profile_text
     with pytest.raises(RunFailed, match="not repeatable"):
         result.check()
 

@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 
 from gpu_exec.kernels.arguments import choose_attention, choose_splits
-from gpu_exec.kernels.config import StepConfig, StepMoves, synthetic_moves
+from gpu_exec.kernels.config import (
+    TRANSPORTS,
+    StageSwitches,
+    StepConfig,
+    StepMoves,
+    synthetic_moves,
+)
 from gpu_exec.kernels.footprint import largest_batch, request_bytes
 from gpu_exec.kernels.shape import QWEN3_8B
 from gpu_exec.kernels.tuning import best_arrangement
@@ -83,7 +89,23 @@ def test_footprint_of_the_reference() -> None:
     assert request_bytes(sparse) == expected
     assert largest_batch(dense, 52 * GIB).batch == 23
     assert largest_batch(sparse, 52 * GIB).batch == 106
-    assert largest_batch(replace(sparse, key_format="fp8"), 52 * GIB).batch == 124
+    narrow = replace(sparse, key_format="fp8")
+    assert largest_batch(narrow, 52 * GIB).batch == 124
+    assert request_bytes(narrow) - request_bytes(replace(narrow, draft_kv="fp8")) == 8 * 1026 * 4096
+    assert largest_batch(replace(narrow, draft_kv="fp8"), 52 * GIB).batch == 134
+
+
+def test_the_host_drives_copies_only() -> None:
+    """Gathers are part of the graph; copies are the host's, unless nothing moves."""
+    driven = {name: replace(CONFIG, transport=name).host_driven for name in TRANSPORTS}
+    assert [name for name, by_host in driven.items() if by_host] == [
+        "copy_engine",
+        "staged",
+        "naive",
+    ]
+    still = replace(CONFIG, transport="naive", stages=StageSwitches(transfer=False))
+    assert not still.host_driven
+    assert not replace(CONFIG, transport="naive", dense=True).host_driven
 
 
 def test_arrangement_follows_the_bottleneck() -> None:
