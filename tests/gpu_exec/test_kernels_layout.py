@@ -23,16 +23,25 @@ from tests.gpu_exec.tensor_core import LANE, mma, operand_b, transpose8
 
 
 def registers(tile: np.ndarray, step: int) -> np.ndarray:
-    """Return the 16 bytes that each lane loads for one operand: [32, 8] elements."""
+    """Return what each lane loads for one operand, [32, 8] elements: 16 bytes, or 8 of 16."""
+    if tile.dtype.itemsize == 1:
+        return tile.reshape(-1, 32, 2, 8)[step // 2, :, step % 2].astype(np.float64)
     return tile.reshape(-1, 32, 8)[step].astype(np.float64)
 
 
 @settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 2**31), columns=st.integers(1, 8), seen=st.integers(1, 16))
-def test_attention_tile_by_lanes(seed: int, columns: int, seen: int) -> None:
+@given(
+    seed=st.integers(0, 2**31),
+    columns=st.integers(1, 8),
+    seen=st.integers(1, 16),
+    narrow=st.booleans(),
+)
+def test_attention_tile_by_lanes(seed: int, columns: int, seen: int, narrow: bool) -> None:
     """One tile as the kernel does it: S = K Q, softmax over tokens, transpose, O = V P."""
     rng = np.random.default_rng(seed)
     keys, values = (rng.normal(size=(1, 16, 128)) for _ in range(2))
+    if narrow:
+        keys, values = (np.round(2 * x).astype(np.int8) for x in (keys, values))
     queries = rng.normal(size=(columns, 128))
     tile = pack_units(keys, values)[0]
     s = np.zeros((32, 4))
@@ -77,10 +86,11 @@ def test_scan_tile_by_lanes(seed: int, group: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [16, 32, 64])
-def test_units_round_trip(tokens: int) -> None:
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_units_round_trip(tokens: int, kind: type) -> None:
     """Packing and unpacking give the same K and V, and tiles follow one another."""
     rng = np.random.default_rng(tokens)
-    keys, values = rng.integers(0, 65536, (2, 3, tokens, 128)).astype(np.uint16)
+    keys, values = rng.integers(0, np.iinfo(kind).max + 1, (2, 3, tokens, 128)).astype(kind)
     units = pack_units(keys, values)
     again = unpack_units(units)
     assert np.array_equal(keys, again[0])
