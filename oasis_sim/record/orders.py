@@ -114,8 +114,10 @@ def block_mass(
     out = torch.zeros((query.shape[1], heads, blocks), dtype=torch.float64, device=keys.device)
     for start in range(0, query.shape[1], _MASS_ROWS):
         part = slice(start, start + _MASS_ROWS)
-        grouped = query[:, part].double().reshape(heads, -1, *query[:, part].shape[1:])
-        scores = (grouped @ wide[:, None].transpose(2, 3)) * scaling
+        rows = query[:, part].double()
+        # One product per KV head: a broadcast one would copy the keys for every query head.
+        scores = rows.reshape(heads, -1, rows.shape[2]) @ wide.transpose(1, 2) * scaling
+        scores = scores.view(heads, -1, rows.shape[1], tokens)
         hidden = columns[None, :] > positions[part, None]
         if span is not None:
             hidden |= columns[None, :] <= positions[part, None] - span
