@@ -46,6 +46,8 @@ class PagedBackend:
         """
         rules = [plan.rule for plan in plans]
         check_rules(rules)
+        if any(plan.host_8bit for plan in plans):
+            raise InputError("the GPU path keeps 16 bits on the host", fix="use --device cpu")
         check_join(start.bound_join)
         always = rules[0].sink_blocks + rules[0].recent_blocks - 1
         slots = max(rule.pool_blocks for rule in rules) + always

@@ -206,7 +206,7 @@ def _schemes(job: _Job, block_tokens: int | None) -> tuple[Scheme, ...]:
 
     base = load_scheme(job.scheme)
     budgets: Sequence[int] = job.budget
-    if block_tokens is not None and base.offload:
+    if block_tokens is not None and base.selects:
         # The first budget along with the block: the scheme's own may be no multiple of it.
         first = budgets[0] if budgets else None
         unit = "token" if block_tokens == 1 else "block"

@@ -26,10 +26,14 @@ from oasis_sim.trace.trace import Order
 
 @dataclass(frozen=True)
 class LoopPlan:
-    """Say which blocks are kept and who predicts: a predictor of ``oasis_sim.residency``."""
+    """Say which blocks are kept and who predicts: a predictor of ``oasis_sim.residency``.
+
+    With ``host_8bit`` the host keeps keys and values in 8 bits (e4m3), and so does what comes back.
+    """
 
     rule: ResidencyRule
     predictor: str
+    host_8bit: bool = False
 
     @property
     def own_target(self) -> bool:
@@ -128,7 +132,7 @@ class Reference:
     """Attend in float32, with a mask where blocks are not resident."""
 
     def sparse(self, start: Start, plans: Sequence[LoopPlan]) -> Memory:
-        """Return the memory of one row per plan."""
+        """Return the memory of one row per plan; all plans' hosts keep the same precision."""
         layers, rules = start.full_layers, [plan.rule for plan in plans]
         return Memory(
             start=start,
@@ -136,6 +140,7 @@ class Reference:
             bounds={layer: LayerBounds(start, layer) for layer in layers},
             pools={layer: RowPools(rules, start.kv_heads, start.blocks) for layer in layers},
             own_targets=[row for row, plan in enumerate(plans) if plan.own_target],
+            host_rule=rules[0] if plans[0].host_8bit else None,
         )
 
     def full(self, start: Start, rows: int) -> Memory:

@@ -150,7 +150,8 @@ class Decoding:
 
 def plan_of(scheme: Scheme) -> LoopPlan:
     """Return how a scheme is decoded; schemes of equal plans are decoded once."""
-    return LoopPlan(residency_rule(scheme), scheme.predictor)
+    rule, host_8bit = residency_rule(scheme), scheme.host_bytes_per_element == 1
+    return LoopPlan(rule, scheme.predictor, host_8bit)
 
 
 def log_shares(logits: Tensor) -> Values:

@@ -69,7 +69,8 @@ def summarise(
         LayerQuality(layer, **{key: float(v[:, place].mean()) for key, v in by_head.items()})
         for place, layer in enumerate(layer_ids)
     )
-    block_bytes = 2 * scheme.block_tokens * head_dim * KV_BYTES
+    element_bytes = (scheme.host_bytes_per_element or KV_BYTES) if scheme.offload else 0
+    block_bytes = 2 * scheme.block_tokens * head_dim * element_bytes
     bytes_per_step = float(steps.admitted[1:].sum(axis=(1, 2)).mean()) * block_bytes
     return estimates, bytes_per_step, layers, _stretches(steps)
 

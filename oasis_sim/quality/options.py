@@ -83,14 +83,14 @@ def vary_scheme(
 def check_measured(scheme: Scheme) -> None:
     """Raise UsageError, with the reason, for a scheme whose quality is not measured here."""
     reasons = {
-        "it attends everything: it is the reference itself": not scheme.offload,
+        "it attends everything: it is the reference itself": not scheme.selects,
         "its cap follows from times, which a real decode here does not have": scheme.adaptive_cap,
         "its eviction knows the future, which a real decode does not": scheme.evict == "belady",
         "prediction one layer ahead is not decoded here": scheme.lookahead == "one_layer",
         "corrected predictions are not decoded here": scheme.correction_share > 0,
         "fetching again what is resident is not counted here": not scheme.reuse,
         "keys of low rank are not decoded here": scheme.key_rank > 0,
-        "host memory in other precision is not decoded here": scheme.host_bytes_per_element > 0,
+        "host memory of this precision is not decoded here": scheme.host_bytes_per_element > 1,
     }
     for reason, applies in reasons.items():
         if applies:

@@ -15,6 +15,7 @@ from oasis_sim.quality.start import Start, rounded
 from oasis_sim.quality.store import ALL, LayerBounds, LayerStore, Rows, attend, attend_masked
 from oasis_sim.record.attention import LayerInput
 from oasis_sim.record.orders import order_blocks
+from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.trace.trace import NO_BLOCK, Order
 
 
@@ -24,7 +25,8 @@ class Memory:
 
     By layer; bounds and pools of full-attention layers only. ``targets`` are the orders, uint16
     [R, H, blocks], that were predicted for the next step; rows of ``own_targets`` take the order
-    by their step's own query instead.
+    by their step's own query instead. With ``host_rule`` the blocks that it may choose have been on
+    a host that keeps 8 bits.
     """
 
     start: Start
@@ -32,6 +34,7 @@ class Memory:
     bounds: dict[int, LayerBounds]
     pools: dict[int, RowPools]
     own_targets: list[int] = field(default_factory=list)
+    host_rule: ResidencyRule | None = None
     targets: dict[int, Order] = field(default_factory=dict)
 
     def target(self, layer: int, own: Order) -> Order:
@@ -45,6 +48,12 @@ class Memory:
     def seen(self, inputs: LayerInput) -> LayerInput:
         """Return a layer's input as the study keeps it: in 16 bits when that is asked for."""
         return rounded_input(inputs) if self.start.kv_16bit else inputs
+
+    def fetch_in_8bit(self, layer: int, position: int) -> None:
+        """Round what may be chosen at a position, if it has been on a host that keeps 8 bits."""
+        if self.host_rule is not None:
+            first, last = self.host_rule.sink_blocks, self.host_rule.last_candidate(position)
+            self.stores[layer].round_to_8bit(first, last + 1)
 
     def full_rows(self) -> FullRows:
         """Return the pass of a step with full attention."""
@@ -114,6 +123,7 @@ class TrueRows:
         if inputs.span is not None:
             return attend(store, inputs, ALL, store.filled)
         order = self.orders[layer] = memory.order(inputs, self.position)
+        memory.fetch_in_8bit(layer, self.position)
         target = memory.target(layer, order)
         moved = self.moved[layer] = memory.pools[layer].advance(self.position, order, target)
         mask = memory.token_mask(moved.attended, store.filled)

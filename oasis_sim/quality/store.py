@@ -33,6 +33,7 @@ class LayerStore:
     def __init__(self, start: Start, layer: int, rows: int) -> None:
         """Begin with the prompt."""
         size, tokens = start.block_tokens, len(start.prompt)
+        self._size, self._rounded = size, 0
         self.shared = tokens // size * size
         keys, values = start.store.keys(layer).float(), start.store.values(layer).float()
         self.keys, self.values = keys[:, : self.shared], values[:, : self.shared]
@@ -48,6 +49,21 @@ class LayerStore:
         place = self.filled - self.shared
         self.tail_keys[:, :, place], self.tail_values[:, :, place] = key, value
         self.filled += 1
+
+    def round_to_8bit(self, first: int, end: int) -> None:
+        """Round keys and values of the blocks first .. end - 1 to e4m3, each block once."""
+        begin, end = max(first, self._rounded) * self._size, end * self._size
+        if begin >= end:
+            return
+        if begin < self.shared:
+            place = slice(begin, min(end, self.shared))
+            self.keys, self.values = self.keys.clone(), self.values.clone()  # others read them too
+            for part in (self.keys, self.values):
+                part[:, place] = part[:, place].to(torch.float8_e4m3fn).float()
+        late = slice(max(begin - self.shared, 0), max(end - self.shared, 0))
+        for part in (self.tail_keys, self.tail_values):
+            part[:, :, late] = part[:, :, late].to(torch.float8_e4m3fn).float()
+        self._rounded = end // self._size
 
     @contextlib.contextmanager
     def borrowed(self, inputs: LayerInput, rows: Rows, token: int) -> Iterator[None]:

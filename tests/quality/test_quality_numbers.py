@@ -102,7 +102,7 @@ def test_schemes_vary_by_budget_predictor_and_ratio():
     [
         ("evict", "belady", "future"),
         ("key_rank", 16, "low rank"),
-        ("host_bytes_per_element", 1, "precision"),
+        ("host_bytes_per_element", 4, "precision"),
     ],
 )
 def test_what_is_not_decoded_is_refused(part, value, reason):

@@ -114,3 +114,36 @@ def test_sixteen_bits_change_little(model, prompt):
     one, other = (result["cases"][0]["kl"]["mean"] for result in (exact, rounded))
     assert one != other
     assert other == pytest.approx(one, rel=0.5)
+
+
+def small(name: str):
+    """Return a shipped scheme at the size of the tiny models."""
+    return with_options(load_scheme(name), block_tokens=8, unit="block", budget_tokens=32)
+
+
+def test_eight_bits_on_the_host(model, prompt):
+    """Half the bytes come, and a little less is kept of what they say."""
+    found = {
+        name: measure_quality(
+            model, prompt, [with_options(small(name), fetch_ratio=1.0)], options()
+        ).to_json()["cases"][0]
+        for name in ("oasis", "oasis-fp8")
+    }
+    assert found["oasis"]["kl"]["mean"] != found["oasis-fp8"]["kl"]["mean"]
+    whole = with_options(small("oasis-fp8"), budget_tokens=512, fetch_ratio=1.0)
+    (case,) = measure_quality(model, prompt, [whole], options()).to_json()["cases"]
+    assert 0.0 < case["kl"]["mean"] < 0.2  # nothing is missing but bits
+    assert case["attention_mass"]["mean"] == pytest.approx(1.0, abs=1e-6)
+    moved = {
+        name: case["bytes_per_step"] / case["admitted"]["mean"] for name, case in found.items()
+    }
+    assert moved["oasis"] == pytest.approx(2 * moved["oasis-fp8"])
+
+
+def test_selection_in_hbm_moves_nothing(model, prompt):
+    """Quest decodes like fetching on demand without a cap; no byte crosses a link."""
+    base = with_options(load_scheme("quest"), block_tokens=8, budget_tokens=32)
+    schemes = [base, with_options(small("on-demand"), fetch_ratio=1.0)]
+    quest, demand = measure_quality(model, prompt, schemes, options()).to_json()["cases"]
+    assert quest["kl_by_step"] == demand["kl_by_step"]
+    assert 0.0 == quest["bytes_per_step"] < demand["bytes_per_step"]
