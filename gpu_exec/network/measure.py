@@ -1,7 +1,8 @@
-"""Measure every point: random scattered units, verified byte by byte, repeated until it agrees.
+"""Measure every point in rounds: random scattered units, each transfer verified byte by byte.
 
-Whatever else runs on a machine only adds time, so a point's figure is its fastest transfer, and it
-counts as repeatable when `AGREEING` transfers lie within `REPEAT_BOUND_PCT` of it.
+Whatever else runs on a machine only adds time, and does so for a while. So all points are visited
+in every round, and a point's figure is its fastest transfer of all rounds; it counts as repeatable
+when `AGREEING` transfers lie within `REPEAT_BOUND_PCT` of it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpu_exec.network.points import Point
-from gpu_exec.network.stamps import pool_words, wrong_bytes, wrong_units
+from gpu_exec.network.stamps import Words, pool_words, wrong_bytes, wrong_units
 from gpu_exec.network.transport import Transport
 from oasis_sim.errors import RunFailed, UsageError
 
@@ -26,11 +27,11 @@ PAUSE_SECONDS = 0.001
 
 @dataclass(frozen=True)
 class Effort:
-    """Say how often and how long a point is repeated at least, and how long until it agrees."""
+    """Say how many rounds there are, and of a visit how many transfers and seconds at least."""
 
-    least: int = 10
-    seconds: float = 1.0
-    most_seconds: float = 6.0
+    rounds: int = 10
+    transfers: int = 4
+    seconds: float = 0.3
 
 
 @dataclass(frozen=True)
@@ -68,32 +69,35 @@ def measure(
     effort: Effort = Effort(),
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Reading, ...]:
-    """Measure the points one after the other; raise RunFailed for any byte that is wrong."""
+    """Measure all points in every round; raise RunFailed for any byte that is wrong."""
+    for point in wanted:
+        if point.count > _places(transport, point):
+            raise UsageError(f"{point.label()} does not fit pools of {transport.pool_bytes:,} B")
     random = np.random.default_rng(SEED)
-    readings = []
-    for number, point in enumerate(wanted, start=1):
-        readings.append(_measure_point(transport, point, number, effort, random))
+    found: dict[Point, tuple[float, ...]] = dict.fromkeys(wanted, ())
+    for turn in range(1, effort.rounds + 1):
+        transport.renew(turn)
+        remote = pool_words(transport.pool_bytes, turn)
+        for point in wanted:
+            found[point] += _visit(transport, point, remote, effort, random)
         if progress is not None:
-            last = readings[-1]
-            rate = point.transfer.total_bytes / last.best_s / 1e9
+            readings = [Reading(point, seconds) for point, seconds in found.items()]
+            repeating = sum(reading.repeats for reading in readings)
             progress(
-                f"{number}/{len(wanted)} {point.label()}: {last.best_s * 1e6:,.1f} us, "
-                f"{rate:.3g} GB/s, {last.agreeing} of {len(last.seconds)} agree"
+                f"round {turn} of {effort.rounds}: {repeating} of {len(wanted)} kinds of transfers "
+                f"repeat within {REPEAT_BOUND_PCT:g} %"
             )
-    return tuple(readings)
+    return tuple(Reading(point, seconds) for point, seconds in found.items())
 
 
-def _measure_point(
-    transport: Transport, point: Point, generation: int, effort: Effort, random: np.random.Generator
-) -> Reading:
-    places = transport.pool_bytes // point.unit_bytes // 2
-    if point.count > places:
-        raise UsageError(f"{point.label()} does not fit pools of {transport.pool_bytes:,} B")
-    transport.renew(generation)
-    remote = pool_words(transport.pool_bytes, generation)
+def _visit(
+    transport: Transport, point: Point, remote: Words, effort: Effort, random: np.random.Generator
+) -> tuple[float, ...]:
+    """Return the seconds of some transfers of one kind, all verified."""
+    places = _places(transport, point)
     seconds: list[float] = []
     started = time.monotonic()
-    while True:
+    while len(seconds) < effort.transfers or time.monotonic() - started < effort.seconds:
         # Every second place, in random order: no two units are neighbours anywhere.
         into, source = (
             (2 * random.permutation(places)[: point.count]).astype(np.int32) for _ in range(2)
@@ -110,7 +114,8 @@ def _measure_point(
                 "this transport is not to be trusted"
             )
         seconds.append(taken)
-        reading, spent = Reading(point, tuple(seconds)), time.monotonic() - started
-        limit = effort.seconds if reading.repeats else effort.most_seconds
-        if len(seconds) >= effort.least and spent >= limit:
-            return reading
+    return tuple(seconds)
+
+
+def _places(transport: Transport, point: Point) -> int:
+    return transport.pool_bytes // point.unit_bytes // 2

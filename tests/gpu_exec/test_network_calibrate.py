@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -31,7 +32,7 @@ from oasis_sim.units import MIB
 from tests.gpu_exec.fake_transport import FakeTransport
 
 ROOT = Path(__file__).parents[2]
-QUICK = Effort(least=4, seconds=0.0, most_seconds=0.05)
+QUICK = Effort(rounds=2, transfers=3, seconds=0.0)
 SMALL = points(MIB)
 
 
@@ -376,6 +377,16 @@ def test_committed_measurements_follow_from_their_readings(path: Path) -> None:
     assert again.median_abs_error_pct <= judge.MEDIAN_BOUND_PCT
     terms = fit_terms(readings)
     assert pytest.approx(network.posting_ps, rel=0.02) == terms.posting_s * 1e12
+
+
+def test_the_documented_tables_are_those_of_the_files() -> None:
+    """docs/networks.md shows the committed measurements."""
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "docs" / "network_table.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = (ROOT / "docs" / "networks.md").read_text(encoding="utf-8")
+    assert module.renewed(text) == text, "run: python docs/network_table.py --write"
 
 
 # NIXL -------------------------------------------------------------------------------------------
