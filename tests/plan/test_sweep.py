@@ -8,6 +8,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,11 @@ def runs_of(place: Path) -> dict[str, int]:
     """Return the runs that are there, with the time at which each was written."""
     whole = [path for path in place.glob("runs/*/manifest.json") if path.parent.name[0] != "."]
     return {path.parent.name: path.stat().st_mtime_ns for path in whole}
+
+
+def tables_of(place: Path) -> dict[str, bytes]:
+    """Return the tables of a sweep by name: CSV, and Parquet where pyarrow is installed."""
+    return {path.name: path.read_bytes() for path in place.glob("results.*")}
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
@@ -149,8 +155,7 @@ def test_a_file_and_options_give_the_same_bytes(beside: Path) -> None:
     assert sweep("--out", "a") == 0
     assert main(["sweep", "grid.yaml", "--quiet", "--workers", "2", "--out", "b"]) == 0
     assert main(["sweep", "a/sweep.yaml", "--quiet", "--workers", "1", "--out", "c"]) == 0
-    tables = [(beside / name / "results.csv").read_bytes() for name in "abc"]
-    assert tables[0] == tables[1] == tables[2]
+    assert tables_of(beside / "a") == tables_of(beside / "b") == tables_of(beside / "c")
     rows = read_rows(beside / "a" / "results.csv")
     assert POINTS == len(rows)
     assert [("0.25", "1"), ("0.25", "2"), ("0.25", "4"), ("1", "1"), ("1", "2"), ("1", "4")] == [
@@ -195,9 +200,20 @@ def test_shards_together_are_the_whole(beside: Path) -> None:
     partial = read_rows(beside / "a" / "results.partial.csv")
     assert ["done", "missing"] * (POINTS // 2) == [row["status"] for row in partial]
     assert sweep("--out", "a", "--shard", "2/2") == 0
-    whole = (beside / "whole" / "results.csv").read_bytes()
-    assert whole == (beside / "a" / "results.csv").read_bytes()
+    assert tables_of(beside / "whole") == tables_of(beside / "a")
     assert not (beside / "a" / "results.partial.csv").exists()
+
+
+def test_shards_of_two_machines_are_merged(beside: Path) -> None:
+    """Runs copied together are a sweep: the same command simulates nothing and writes the table."""
+    assert sweep("--out", "whole") == 0
+    assert sweep("--out", "one", "--shard", "1/2") == 0
+    assert sweep("--out", "two", "--shard", "2/2") == 0
+    shutil.copytree(beside / "two" / "runs", beside / "one" / "runs", dirs_exist_ok=True)
+    merged = runs_of(beside / "one")
+    assert sweep("--out", "one") == 0
+    assert merged == runs_of(beside / "one")
+    assert tables_of(beside / "whole") == tables_of(beside / "one")
 
 
 def test_a_dry_run_writes_nothing(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -355,7 +371,7 @@ def test_kills_at_random_points(beside: Path, capsys: pytest.CaptureFixture[str]
     vary = ["--vary", "seed=0..19"]
     small = ["sweep", *SMALL, *vary, "--quiet"]
     assert main([*small, "--workers", "1", "--out", "whole"]) == 0
-    whole = (beside / "whole" / "results.csv").read_bytes()
+    whole = tables_of(beside / "whole")
     chance = random.Random(KILLS)
     for trial in range(KILLS):
         place = beside / f"kill{trial}"
@@ -370,7 +386,7 @@ def test_kills_at_random_points(beside: Path, capsys: pytest.CaptureFixture[str]
         assert all(store.load(key) is not None for key in kept)
         assert main([*small, "--workers", "1", "--out", str(place)]) == 0
         assert kept == {key: runs_of(place)[key] for key in kept}
-        assert whole == (place / "results.csv").read_bytes()
+        assert whole == tables_of(place)
         assert [] == [path for path in place.rglob("*") if path.name.endswith(".partial")]
 
 
@@ -381,8 +397,7 @@ def test_a_ray_cluster_gives_the_same_bytes(beside: Path) -> None:
     process = start_sweep("--out", "ray", "--cluster", "ray", "--workers", "2", "--quiet")
     _, errors = process.communicate(timeout=180)
     assert (0, "") == (process.returncode, errors)
-    for table in (beside / "alone").glob("results.*"):
-        assert table.read_bytes() == (beside / "ray" / table.name).read_bytes()
+    assert tables_of(beside / "alone") == tables_of(beside / "ray")
 
 
 def test_ray_is_refused_before_the_work(
