@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Float = NDArray[np.float64]
 SCALES = np.geomspace(0.25, 1e5, 160)
 """The values of tau, in steps, among which the fit chooses."""
+LEAST_LEFT = 5e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +148,12 @@ def fit_growth(share: Float) -> tuple[Float, float]:
     parameters.
     """
     steps = np.arange(1, len(share) + 1, dtype=np.float64)
-    # A share of 1 says no more than that fewer than half a block in a thousand are left.
-    depth = -np.log(np.maximum(1.0 - share, 5e-4))
+    depth = -np.log(np.maximum(1.0 - share, LEAST_LEFT))
+    # Where nearly nothing is left the logarithm says nothing: only the first such step counts.
+    told = np.cumsum(share > 1.0 - LEAST_LEFT, axis=0) <= 1
     form = np.log1p(steps[None, :] / SCALES[:, None])
-    alpha = form @ depth / (form**2).sum(axis=1)[:, None]
-    error = ((depth[None] - alpha[:, None] * form[:, :, None]) ** 2).sum(axis=(1, 2))
+    alpha = form @ (told * depth) / (form**2 @ told)
+    error = ((depth[None] - alpha[:, None] * form[:, :, None]) ** 2 * told).sum(axis=(1, 2))
     best = int(np.argmin(error))
     return np.asarray(alpha[best]), float(SCALES[best])
 
