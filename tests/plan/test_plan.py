@@ -20,6 +20,7 @@ from oasis_sim.trace import save_trace
 from oasis_sim.units import PS_PER_MS
 from tests.strategies import make_trace
 
+ROOT = Path(__file__).parents[2]
 SIZES = ["--budget", "64", "--context", "1000", "--output-tokens", "20", "--requests", "60"]
 LOAD = [*SIZES, "--trace", "small.npz", "--rate", "150", "--tp", "1"]
 SLO = "ttft_p95=150ms,tpot_p99=25ms"
@@ -315,3 +316,18 @@ def test_a_rate_beyond_what_prefill_can_do_is_no_plan(
     load = [*SIZES, "--requests", "5", "--trace", "small.npz", "--tp", "1", "--scheme", "oasis"]
     assert plan(*load, "--rate", "1e9", "--slo", "tpot_p99=9 s") == 4
     assert "prefill alone takes" in capsys.readouterr().out
+
+
+def test_energy_needs_a_known_power(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A profile without the board's power has no energy, and none is made up."""
+    text = (ROOT / "hw_profiles" / "h100.yaml").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("  power:")]
+    assert len(lines) == len(text.splitlines()) - 1
+    (beside / "mine.yaml").write_text("\n".join(lines) + "\n")
+    found = planned(capsys, *LOAD, "--scheme", "oasis", "--slo", SLO, "--gpu", "mine.yaml")
+    fleet = found["fleets"][0]
+    assert (None, None) == (
+        fleet["gpu_power_w"],
+        fleet["energy_kwh_per_million_output_tokens_at_most"],
+    )
+    assert "energy" not in "\n".join(found["sentences"])
