@@ -42,6 +42,9 @@ def main() -> None:
         table(text, each["study"])
     for text, each in found.items():
         steps_up(text, each["study"])
+    for text in found:
+        if len(places(text)) > 1:
+            beside_the_cpu(text)
     against_previous({text: each["study"] for text, each in found.items()})
     if arguments.svg is not None:
         draw({text: each["study"] for text, each in found.items()}, arguments.svg)
@@ -142,6 +145,35 @@ def against_previous(studies: dict[str, dict[str, Any]]) -> None:
                 f"{name} {shown(ratio_of([pair]))}" for name, pair in zip(both, pairs, strict=True)
             ]
             print(f"K={budget} ratio {ratio:g}: {shown(ratio_of(pairs))}; {', '.join(texts)}")
+
+
+def beside_the_cpu(text: str) -> None:
+    """Print KL by the kernels on a GPU over KL by the reference on a CPU, paired by step."""
+    gpu, cpu = (json.loads(place.read_text(encoding="utf-8"))["study"] for place in places(text))
+    pairs, ratios = [], []
+    for one, other in zip(gpu["cases"], cpu["cases"], strict=True):
+        pairs.append((by_step(one), by_step(other)))
+        ratios.append(float(pairs[-1][0].mean() / pairs[-1][1].mean()))
+    nll = gpu["full_attention_nll"], cpu["full_attention_nll"]
+    fetching = [pair for pair, case in zip(pairs, gpu["cases"], strict=True) if case["cap_blocks"]]
+    whole, moving = (ratio_of([summed(some)]) for some in (pairs, fetching))
+    print(
+        f"{text}, GPU over CPU: NLL of full attention {nll[0]:.6f} / {nll[1]:.6f}; KL, all cases "
+        f"{shown(whole)}, those that fetch {shown(moving)}; single cases {min(ratios):.2f} to "
+        f"{max(ratios):.2f}"
+    )
+    for name in ("attention_mass", "overlap", "needed", "admitted"):
+        apart = [
+            abs(a[name]["mean"] - b[name]["mean"])
+            for a, b in zip(gpu["cases"], cpu["cases"], strict=True)
+        ]
+        print(f"  {name}: largest distance {max(apart):.4f}")
+
+
+def summed(pairs: Sequence[tuple[Values, Values]]) -> tuple[Values, Values]:
+    """Return the sums over cases of one text, step by step."""
+    first, second = (np.sum(side, axis=0) for side in zip(*pairs, strict=True))
+    return first, second
 
 
 def ratio_of(pairs: Sequence[tuple[Values, Values]]) -> tuple[float, float, float]:
