@@ -53,12 +53,13 @@ class CompletionFault:
 
 @dataclass(frozen=True)
 class Faults:
-    """Hold all faults of a run."""
+    """Hold all faults of a run; `texts` are how they were given."""
 
     links: tuple[LinkFault, ...] = ()
     prefill: tuple[PrefillFault, ...] = ()
     completion: CompletionFault | None = None
     timeout_ps: int = DEFAULT_TIMEOUT_PS
+    texts: tuple[str, ...] = ()
 
     @property
     def any(self) -> bool:
@@ -95,7 +96,7 @@ def read_faults(texts: Sequence[str], prefill: int, decode: int) -> Faults:
             timeout = _time(text, parts, "after")
         else:
             raise _wrong(text, "starts with none of link, prefill, completion, timeout")
-    return Faults(tuple(links), tuple(deaths), completion, timeout)
+    return Faults(tuple(links), tuple(deaths), completion, timeout, tuple(texts))
 
 
 def node_number(name: str, prefill: int, decode: int) -> int | None:

@@ -25,6 +25,15 @@ def summarise_cluster(result: ClusterResult) -> dict[str, Any]:
     summary = summarise(result.run)
     cluster, span = result.cluster, duration_ps(result.run)
     gpus = cluster.nodes * result.run.scenario.tp
+    summary["scenario"] |= {
+        "prefill_nodes": cluster.prefill,
+        "decode_nodes": cluster.decode,
+        "network": cluster.network.name,
+        "transfer": cluster.transfer,
+        "prefix_hits": cluster.prefix_hits,
+        "remote_bytes": cluster.remote_bytes,
+        "faults": " ".join(cluster.faults.texts) or None,
+    }
     throughput = summary["throughput"]
     tokens = throughput["output_tokens"]
     throughput["output_tokens_per_s_per_gpu"] = _per_second(tokens, span * gpus)
