@@ -3,7 +3,8 @@
     python benchmarks/kill_recording.py MODEL TEXT --kills 6 --out validation/kill-recording.json
 
 Each attempt runs the same command with the same checkpoint folder; all but the last are ended by
-SIGKILL after a random time. Two block sizes and two drafters are recorded.
+SIGKILL as soon as the folder holds a random number of parts. Two block sizes and two drafters are
+recorded.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import hashlib
 import json
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -47,42 +49,56 @@ def trial(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     words = [sys.executable, str(ROOT / "cli.py"), "record", str(arguments.model)]
     words += ["--text", str(arguments.text), "--prompt-tokens", str(arguments.prompt_tokens)]
     words += ["--trajectory", "sample", "--ignore-eos", "--draft-budget", "512", "--quiet"]
-    words += ["--block-size", ",".join(map(str, SIZES)), "--chunk-tokens", "128", "--force"]
+    words += ["--block-size", ",".join(map(str, SIZES)), "--chunk-tokens", "64", "--force"]
+    words += ["--max-perplexity", "1e9"]
     begun_s = time.monotonic()
     (folder / "whole").mkdir()
     subprocess.run([*words, "--out", str(folder / "whole" / "t.npz")], check=True)
     whole_s = time.monotonic() - begun_s
-    dice = random.Random(arguments.seed)
     checkpoint = folder / "checkpoint"
     (folder / "killed").mkdir()
     again = [*words, "--out", str(folder / "killed" / "t.npz"), "--checkpoint", str(checkpoint)]
-    attempts: list[dict[str, Any]] = []
-    finished = False
-    while not finished:
-        last = len(attempts) >= arguments.kills
-        limit_s = None if last else dice.uniform(0.6, 1.0) * whole_s
-        process = subprocess.Popen(again)
-        try:
-            if process.wait(timeout=limit_s) != 0:
-                sys.exit("the recording failed")
-            finished = True
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        parts = len(list(checkpoint.glob("*.safetensors"))) if checkpoint.exists() else 0
-        ended = "finished" if finished else "killed"
-        attempts.append({"limit_s": limit_s and round(limit_s, 1), "ended": ended, "parts": parts})
+    most = parts_of(arguments.prompt_tokens)
+    ends = sorted(random.Random(arguments.seed).sample(range(1, most), arguments.kills))
+    attempts = [attempt(again, checkpoint, parts) for parts in (*ends, None)]
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "command": f"python benchmarks/kill_recording.py {arguments.model.name} "
-        f"{arguments.text.name} --kills {arguments.kills} --seed {arguments.seed}",
+        f"{arguments.text.name} --prompt-tokens {arguments.prompt_tokens} "
+        f"--kills {arguments.kills} --seed {arguments.seed}",
         "prompt_tokens": arguments.prompt_tokens,
         "undisturbed_s": round(whole_s, 1),
         "attempts": attempts,
         "sha256": {side: digests(folder / side) for side in ("whole", "killed")},
         "same_bytes": digests(folder / "whole") == digests(folder / "killed"),
         "checkpoint_removed": not checkpoint.exists(),
+    }
+
+
+def parts_of(prompt_tokens: int) -> int:
+    """Return the parts of a whole recording: chunks, 4 stretches of decoding, batches of rows."""
+    return -(-prompt_tokens // 64) + 4 + 2 * len(SIZES)
+
+
+def attempt(command: list[str], checkpoint: Path, kill_at: int | None) -> dict[str, Any]:
+    """Run a command; kill it when the checkpoint holds some parts. Return how it ended."""
+    begun_s = time.monotonic()
+    process = subprocess.Popen(command)
+    while process.poll() is None:
+        parts = len(list(checkpoint.glob("*.safetensors")))
+        if kill_at is not None and parts >= kill_at:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        time.sleep(0.002)
+    killed = process.returncode == -signal.SIGKILL
+    if not killed and process.returncode != 0:
+        sys.exit("the recording failed")
+    return {
+        "kill_at_parts": kill_at,
+        "ended": "killed" if killed else "finished",
+        "parts_left": len(list(checkpoint.glob("*.safetensors"))),
+        "seconds": round(time.monotonic() - begun_s, 1),
     }
 
 
