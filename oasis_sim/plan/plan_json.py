@@ -9,7 +9,7 @@ from oasis_sim import __version__
 from oasis_sim.metrics.distribution import significant
 from oasis_sim.plan.evidence import Evidence
 from oasis_sim.plan.needs import LINKS, energy_kwh_per_million_tokens
-from oasis_sim.plan.plan_view import Plan, binding, run_command, sentences
+from oasis_sim.plan.plan_view import Plan, binding, notes, run_command, sentences
 from oasis_sim.plan.planner import Fleet, shortfall
 from oasis_sim.plan.probe import Probe
 from oasis_sim.plan.sensitivity import TITLES, Finding, Reach
@@ -66,6 +66,7 @@ def as_json(plan: Plan, evidence: Evidence | None = None) -> dict[str, Any]:
         ],
         "evidence": None if evidence is None else evidence.to_json(),
         "sentences": sentences(plan),
+        "notes": notes(plan),
     }
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
 
 from oasis_sim.cli.main import main
 from oasis_sim.trace import save_trace
-from tests.page_reader import read_page
+from tests.page_reader import read_page, tables_of
 from tests.strategies import make_trace
 
 SIZES = ["--budget", "64", "--context", "1000", "--output-tokens", "20", "--trace", "small.npz"]
@@ -146,6 +147,30 @@ def test_a_damaged_plan_is_refused_whatever_is_missing(
         if not code:
             assert key in ("targets", "reach")
             Path("report.html").unlink()
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "scheme"),
+    [
+        ("mooncake_conversation_head400.jsonl", "mooncake", "dense"),
+        ("azure_code_head1500.csv", "azure", "dense"),
+    ],
+)
+def test_a_recorded_workload_goes_to_a_report_in_one_command(
+    beside: Path, file: str, kind: str, scheme: str
+) -> None:
+    """The head of a real request file; what is read of it stands in the report."""
+    shared = os.environ.get("OASIS_SHARED_DIR")
+    if shared is None:
+        pytest.skip("OASIS_SHARED_DIR is not set: no recorded workload")
+    workload = str(Path(shared) / "workloads" / file)
+    command = ["plan", "--workload", workload, "--workload-format", kind, "--requests", "40"]
+    command += ["--scheme", scheme, "--tp", "1", "--slo", "ttft_p95=30s", "--workers", "1"]
+    assert main([*command, "--report", "report.html", "--quiet"]) == 0
+    page = read_page(Path("report.html").read_text(encoding="utf-8"))
+    options = tables_of(page)["inputs.csv"]
+    assert ["workload", workload] in options
+    assert ["requests", "40"] in options
 
 
 def test_a_changed_summary_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

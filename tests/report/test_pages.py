@@ -160,6 +160,19 @@ def test_links_lead_somewhere(report: Report) -> None:
     assert set(named) <= set(places)
 
 
+def test_landmarks_have_names_of_their_own(report: Report) -> None:
+    """No two sections and tables that scroll are called the same."""
+    found = whole(report)
+    titles = {each.attributes.get("id"): each.content() for each in found.all("h2")}
+    names = [titles[each.attributes["aria-labelledby"]] for each in found.all("section")]
+    names += [
+        each.attributes["aria-label"] or ""
+        for each in found.all()
+        if each.attributes.get("role") == "region"
+    ]
+    assert len(names) == len(set(names))
+
+
 def test_the_answer_comes_first(report: Report) -> None:
     """One sentence stands before everything else, then what it must not be read without."""
     section = whole(report).all("section")[0]

@@ -23,7 +23,6 @@ from oasis_sim.report.page.machine_figures import link_figure, memory_figures, t
 from oasis_sim.report.page.plan_fleets import GPUS, Document, fleets_section, name_of
 from oasis_sim.report.page.speed_figures import Operated, figures_over, pareto_figure
 from oasis_sim.report.page.tables import capacities, leaves, versions
-from oasis_sim.report.view import view_of
 
 MOST_CASES = 8
 CONCURRENCY = Axis("requests at once", log=True)
@@ -37,7 +36,7 @@ def plan_report(plan: Document) -> Report:
     return Report(
         title=_title(plan),
         answer=_answer(plan),
-        cautions=_cautions(fleets),
+        cautions=tuple(plan["notes"]),
         sections=(
             fleets_section(plan),
             *speed,
@@ -95,17 +94,6 @@ def _compared(fleets: Sequence[Document], currency: str | None) -> str:
         f"with {other_kind} the best is {counted(other['gpus'], 'GPU')} {other['profile']} with "
         f"{other['scheme']}{_cost(other, currency)}"
     )
-
-
-def _cautions(fleets: Sequence[Document]) -> tuple[str, ...]:
-    found = [text for fleet in fleets if (text := view_of(fleet["replica"]).warning)]
-    sheets = {fleet["profile"] for fleet in fleets if fleet["profile_origin"] == "datasheet"}
-    if sheets:
-        found.append(
-            f"Limits of {', '.join(sorted(sheets))} are from datasheets; the engine's cost model "
-            "was not measured there."
-        )
-    return tuple(dict.fromkeys(found))
 
 
 def _speed(plan: Document, evidence: Document) -> Section:

@@ -268,4 +268,4 @@ def _table(points: Sequence[SweepPoint]) -> Table:
         cells += [amount(offers.get(key)) for key in COLUMNS]
         rows.append((*cells, words(each.status)))
     header = ("point", *axes, *COLUMNS.values(), "status")
-    return Table("points", "All points", header, tuple(rows))
+    return Table("points", "Every point of the sweep", header, tuple(rows))
