@@ -83,6 +83,27 @@ def test_whole_budget_without_cap_is_full_attention(tiny_model, path, predictor,
     np.testing.assert_allclose(np.stack(log.mass), 1.0, atol=1e-6)
 
 
+def test_sliding_window_layers_see_their_window(tiny_model, tiny_prompt):
+    """Beside sliding windows the same holds: all blocks of the other layers are full attention."""
+    model = tiny_model("gemma3_text")
+    with torch.inference_mode():
+        path = follow(model, tiny_prompt(model, follow=STEPS + 1), decode_options(), no_progress)
+        start = Start.after_prompt(path, BLOCK)
+        assert 0 < len(start.full_layers) < model.layers
+        full = FullLoops(model, start)
+        expected = [full.step([token])[0] for token in path.tokens[path.prompt_tokens : -1]]
+    sparse, (log,) = decode(model, path, [LoopPlan(rule(99, 99, 99), "draft")])
+    assert torch.equal(torch.stack(expected), sparse[:, 0])
+    assert STEPS == len(log.drafts)
+    # The library's own pass over prompt and trajectory, without any of this code.
+    from oasis_sim.record.probe import library_attention
+
+    ids = torch.tensor(path.tokens[:-1])[None]
+    with torch.inference_mode(), library_attention(model.module):
+        logits = model.module(input_ids=ids, use_cache=False).logits[0, path.prompt_tokens :]
+    assert torch.allclose(logits, sparse[:, 0], atol=1e-3 * float(logits.abs().max()))
+
+
 @pytest.mark.parametrize(
     "limits",
     [
