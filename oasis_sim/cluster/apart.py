@@ -19,7 +19,7 @@ from oasis_sim.cluster.alone import NodeOutcome, NodeRunner, NodeTask
 from oasis_sim.cluster.decode import DecodeNode
 from oasis_sim.cluster.nodelog import NodeSteps
 from oasis_sim.cluster.plan import Cluster
-from oasis_sim.cluster.serving import ClusterLoop
+from oasis_sim.cluster.serving import ClusterLoop, Progress
 from oasis_sim.cluster.visit import Stage, Visit
 from oasis_sim.engine.scenario import Scenario
 
@@ -118,13 +118,16 @@ class Front(ClusterLoop):
 
 
 def decode_apart(
-    front: Front, scenario: Scenario, cluster: Cluster, jobs: Jobs
+    front: Front, scenario: Scenario, cluster: Cluster, jobs: Jobs, progress: Progress | None
 ) -> tuple[list[NodeSteps], int]:
     """Decode all nodes; return their steps in order and the end of the last request."""
     tasks = front.tasks()
     outcomes: list[NodeOutcome] = []
-    for _, outcome in jobs(partial(NodeRunner, scenario, cluster), tasks):
+    for index, outcome in jobs(partial(NodeRunner, scenario, cluster), tasks):
         outcomes.append(outcome)
+        front.book.generated_total += sum(visit.job.output for _, visit in tasks[index].arrivals)
+        if progress is not None:
+            progress(front.book.generated_total, front.book.expected_total)
     outcomes.sort(key=lambda outcome: outcome.number)
     front.close(outcomes)
     end = max([front.now_ps, *(end for o in outcomes for _, end, _ in o.ended)])

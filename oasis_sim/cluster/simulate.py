@@ -36,7 +36,7 @@ def simulate_cluster(
     if scenario.concurrency is None and not cluster.faults.any:
         front = Front(*_parts(fixed), None)
         _run(front)
-        steps, end = decode_apart(front, scenario, cluster, jobs)
+        steps, end = decode_apart(front, scenario, cluster, jobs, progress)
         if front.memory_suffices(fixed.plan.kv_pool_bytes, fixed.plan.host_capacity_bytes):
             return collect(fixed, front, steps, end)
     loop = ClusterLoop(*_parts(fixed), progress)
