@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("traces", nargs="*", help="names of shipped recordings")
-    parser.add_argument("--steps", type=int, help="first steps of each  [default: all]")
+    parser.add_argument("--steps", type=int, default=32, help="first steps of each recording")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON, too")
     parser.add_argument("--error-file", action="store_true")
     arguments = parser.parse_args()
@@ -66,7 +66,7 @@ def main() -> None:
     model = load_recorded_model(arguments.model)
     checks = []
     for trace in recordings(model, arguments.traces):
-        checks.append(check(model, trace, arguments.steps or trace.steps))
+        checks.append(check(model, trace, min(arguments.steps, trace.steps)))
         show(checks[-1])
         if arguments.out is not None:
             found = {**about(arguments), "model": model.header(), "recordings": checks}
@@ -77,7 +77,7 @@ def about(arguments: argparse.Namespace) -> dict[str, Any]:
     """Return command, date and commit."""
     command = ["git", "rev-parse", "HEAD"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    named = " ".join([arguments.model.name, *arguments.traces])
+    named = " ".join([arguments.model.name, *arguments.traces, "--steps", str(arguments.steps)])
     return {
         "command": f"python benchmarks/proxy_check.py {named}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
