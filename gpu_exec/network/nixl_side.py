@@ -57,15 +57,19 @@ def ucx_settings(environment: Mapping[str, str] | None = None) -> str:
 class NixlSide:
     """One agent with one pool."""
 
-    def __init__(self, name: str, pool: Pool) -> None:
-        """Start an agent and register the pool."""
+    def __init__(self, name: str, pool: Pool, *, serves: bool) -> None:
+        """Start an agent and register the pool.
+
+        A side that serves has a thread that answers; one that reads polls while it waits, and a
+        second thread would only hold it up.
+        """
         self._api = load_nixl()
         self._pool = pool
         self._peer = ""
         self._remote = (0, 0)
         self._lists: dict[int, tuple[Any, Any]] = {}
         with failures_told("starting an agent"):
-            config = self._api.nixl_agent_config(backends=[BACKEND])
+            config = self._api.nixl_agent_config(enable_prog_thread=serves, backends=[BACKEND])
             self._agent = self._api.nixl_agent(name, config)
             if BACKEND not in self._agent.backends:
                 raise RunFailed(f"NIXL has no {BACKEND} backend here")

@@ -97,7 +97,7 @@ class NixlTransport:
         except binascii.Error:
             raise RunFailed("the other side sent broken metadata") from None
         address, device = (channel.field(hello, key, int) for key in ("address", "device"))
-        self._side = NixlSide(f"reading-{os.getpid()}", self._pool)
+        self._side = NixlSide(f"reading-{os.getpid()}", self._pool, serves=False)
         self._side.join(metadata, address, device)
         return int(channel.field(hello, "remote_bytes", int))
 

@@ -27,7 +27,7 @@ def serve(
     """
     pool = open_pool(memory, POOL_BYTES, device)
     with listen(place) as listener:
-        side = NixlSide(f"serving-{os.getpid()}", pool)
+        side = NixlSide(f"serving-{os.getpid()}", pool, serves=True)
         listener.settimeout(PEER_SECONDS)
         announce(listener.getsockname()[1])
         with _accepted(listener) as channel:
