@@ -1,7 +1,7 @@
 """How well a trace predicts a sparse decode: open-loop statistics beside the closed loop.
 
     python benchmarks/proxy_check.py MODEL [TRACE ...] --out validation/quality-proxy-NAME.json
-    python benchmarks/proxy_check.py --error-file
+    python benchmarks/proxy_check.py --error-file | --table
 
 MODEL is the model of some shipped recordings; TRACE names of them (default: all of that model).
 For each recording its tokens are decoded once more, with the working set of
@@ -59,9 +59,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32, help="first steps of each recording")
     parser.add_argument("--out", type=Path, help="write the numbers as JSON, too")
     parser.add_argument("--error-file", action="store_true")
+    parser.add_argument("--table", action="store_true", help="print all results as Markdown")
     arguments = parser.parse_args()
     if arguments.error_file:
         ERROR_FILE.write_text(json.dumps(fold(results()), indent=2) + "\n", encoding="utf-8")
+        return
+    if arguments.table:
+        for found in results():
+            for each in found["recordings"]:
+                markdown(each)
         return
     model = load_recorded_model(arguments.model)
     checks = []
@@ -227,6 +233,28 @@ def show(found: dict[str, Any]) -> None:
         if name not in {"trace", "steps", "rows"}:
             print(f"  {name}: {json.dumps(value)}")
     print(flush=True)
+
+
+def markdown(found: dict[str, Any]) -> None:
+    """Print a recording's rows for docs/quality.md."""
+    for row in found["rows"]:
+        ratio = "all" if row["fetch_ratio"] == 1.0 else f"{row['fetch_ratio']:g}"
+        pairs = " | ".join(
+            f"{row['open'][name]:.3f} / {row['closed'][name]:.3f}"
+            for name in ("needed", "overlap", "attention_mass")
+        )
+        kl = row["kl"]
+        print(
+            f"| {found['trace']} | {row['budget_tokens']:,} | {row['predictor']} | {ratio} | {pairs} "
+            f"| {kl['mean']:.3f} [{kl['low']:.3f}, {kl['high']:.3f}] "
+            f"| {row['nll_difference']['mean']:+.3f} | {row['top1_agreement']:.2f} |"
+        )
+    rank = [f"{value:.2f}" for value in found["spearman_within_budget"].values()]
+    print(
+        f"{found['trace']}: rank of lost mass with KL {found['spearman_open_lost_mass_kl']:.2f}, "
+        f"within a budget {' and '.join(rank)}; overlap {found['spearman_open_missed_overlap_kl']:.2f}; "
+        f"largest distances {found['largest_distance']}"
+    )
 
 
 if __name__ == "__main__":
