@@ -33,7 +33,7 @@ DISAGGREGATION_OPTIONS = (
         "--transfer",
         type=click.Choice(("full", "partial")),
         help="What a decode node receives: all KV of a prompt, or what an extra decode step "
-        "selects, and the rest when it is needed.  [default: partial where the scheme selects]",
+        "selects, and the rest when it is needed.  [default: partial where the scheme looks a step ahead]",
     ),
     click.option(
         "--prefix-hits",
@@ -80,6 +80,7 @@ def disaggregation_from(
 
     Raises UsageError for options that need `--disaggregated`.
     """
+    from oasis_sim.cluster.plan import default_transfer
     from oasis_sim.engine.spec import DEFAULT_NETWORK, DisaggregationSpec
 
     given = {name: values[name] for name in DISAGGREGATION_PARTS if values[name] not in (None, ())}
@@ -90,9 +91,7 @@ def disaggregation_from(
             name = OPTION_NAMES.get(first := next(iter(given)), first)
             raise UsageError(f"--{name.replace('_', '-')} needs --disaggregated P:D")
         return None
-    start = base or DisaggregationSpec(
-        1, 1, DEFAULT_NETWORK, "partial" if scheme.selects else "full"
-    )
+    start = base or DisaggregationSpec(1, 1, DEFAULT_NETWORK, default_transfer(scheme))
     if values["disaggregated"] is not None:
         prefill, decode = node_counts(values["disaggregated"])
         start = replace(start, prefill=prefill, decode=decode)

@@ -9,6 +9,7 @@ from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.spec import DisaggregationSpec
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.network import NetworkProfile, load_network
+from oasis_sim.scheme import Scheme
 from oasis_sim.units import format_bytes
 
 FULL, PARTIAL = TRANSFERS = ("full", "partial")
@@ -66,6 +67,15 @@ def load_cluster(spec: DisaggregationSpec, scenario: Scenario) -> Cluster:
     )
 
 
+def default_transfer(scheme: Scheme) -> str:
+    """Return partial for schemes that know one step ahead what they will read, full for others."""
+    return PARTIAL if scheme.selects and scheme.offload and _looks_ahead(scheme) else FULL
+
+
+def _looks_ahead(scheme: Scheme) -> bool:
+    return not scheme.on_demand and scheme.lookahead != "one_layer" and scheme.reuse
+
+
 def _check_scheme(scenario: Scenario, transfer: str) -> None:
     """Refuse schemes and engines that the hand-over of KV between nodes does not describe."""
     scheme = scenario.scheme
@@ -92,7 +102,7 @@ def _check_scheme(scenario: Scenario, transfer: str) -> None:
         raise UsageError(
             f"scheme {scheme.name} attends to all KV: there is no part to send; use --transfer full"
         )
-    if scheme.on_demand or scheme.lookahead == "one_layer" or not scheme.reuse:
+    if not _looks_ahead(scheme):
         raise UsageError(
             f"scheme {scheme.name} selects too late to fetch over a network one step ahead; "
             "use --transfer full"
