@@ -33,7 +33,8 @@ DISAGGREGATION_OPTIONS = (
         "--transfer",
         type=click.Choice(("full", "partial")),
         help="What a decode node receives: all KV of a prompt, or what an extra decode step "
-        "selects, and the rest when it is needed.  [default: partial where the scheme looks a step ahead]",
+        "selects, and the rest when it is needed.  [default: partial if the scheme looks a step "
+        "ahead]",
     ),
     click.option(
         "--prefix-hits",
