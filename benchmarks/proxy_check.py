@@ -245,15 +245,15 @@ def markdown(found: dict[str, Any]) -> None:
         )
         kl = row["kl"]
         print(
-            f"| {found['trace']} | {row['budget_tokens']:,} | {row['predictor']} | {ratio} | {pairs} "
-            f"| {kl['mean']:.3f} [{kl['low']:.3f}, {kl['high']:.3f}] "
+            f"| {found['trace']} | {row['budget_tokens']:,} | {row['predictor']} | {ratio} "
+            f"| {pairs} | {kl['mean']:.3f} [{kl['low']:.3f}, {kl['high']:.3f}] "
             f"| {row['nll_difference']['mean']:+.3f} | {row['top1_agreement']:.2f} |"
         )
     rank = [f"{value:.2f}" for value in found["spearman_within_budget"].values()]
     print(
         f"{found['trace']}: rank of lost mass with KL {found['spearman_open_lost_mass_kl']:.2f}, "
-        f"within a budget {' and '.join(rank)}; overlap {found['spearman_open_missed_overlap_kl']:.2f}; "
-        f"largest distances {found['largest_distance']}"
+        f"within a budget {' and '.join(rank)}; of overlap "
+        f"{found['spearman_open_missed_overlap_kl']:.2f}; largest distances {found['largest_distance']}"
     )
 
 
