@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, TypeVar
 
 from oasis_sim.errors import RunFailed, UsageError
+from oasis_sim.fileio import printable
+
+SECONDS_TO_ANSWER = 10
 
 J = TypeVar("J")
 R = TypeVar("R")
@@ -71,11 +75,13 @@ def _connect(ray: Any, workers: int | None) -> bool:
     """Join the cluster or start one here; tell whether this command owns the connection."""
     if ray.is_initialized():
         return False
+    address = os.environ.get("RAY_ADDRESS", "")
+    _check_answers(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         ray.init(
-            num_cpus=None if os.environ.get("RAY_ADDRESS") else workers,
+            num_cpus=None if address else workers,
             include_dashboard=False,
             configure_logging=True,
             logging_level=logging.ERROR,
@@ -84,6 +90,19 @@ def _connect(ray: Any, workers: int | None) -> bool:
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         raise RunFailed(f"no Ray cluster: {_first_line(error)}") from None
     return True
+
+
+def _check_answers(address: str) -> None:
+    """Raise RunFailed when nothing answers at an address; Ray itself would wait for minutes."""
+    host, colon, port = address.removeprefix("ray://").rpartition(":")
+    if not colon:
+        return
+    try:
+        socket.create_connection((host, int(port)), SECONDS_TO_ANSWER).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise RunFailed(
+            f"no Ray cluster at RAY_ADDRESS={printable(address, 80)}: {_first_line(error)}"
+        ) from None
 
 
 def _first_line(error: BaseException) -> str:

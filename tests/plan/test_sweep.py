@@ -24,6 +24,7 @@ from oasis_sim.cli.main import main
 from oasis_sim.cli.sweep_points import problem_with
 from oasis_sim.errors import InputError, RunFailed, UsageError
 from oasis_sim.plan import sweep as sweep_module
+from oasis_sim.plan.cluster import run_on_ray
 from oasis_sim.plan.grid import Grid, expand, parse_vary, read_grid, sort_values
 from oasis_sim.plan.pool import run_jobs
 from oasis_sim.plan.store import Store
@@ -398,6 +399,15 @@ def test_a_ray_cluster_gives_the_same_bytes(beside: Path) -> None:
     _, errors = process.communicate(timeout=180)
     assert (0, "") == (process.returncode, errors)
     assert tables_of(beside / "alone") == tables_of(beside / "ray")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:x"])
+def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Said at once, with the address, instead of minutes of retries."""
+    pytest.importorskip("ray", reason="needs the extra 'ray'")
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(RunFailed, match=f"RAY_ADDRESS={address}"):
+        list(run_on_ray(double_or_die, [1], None))
 
 
 def test_ray_is_refused_before_the_work(
