@@ -253,7 +253,8 @@ def markdown(found: dict[str, Any]) -> None:
     print(
         f"{found['trace']}: rank of lost mass with KL {found['spearman_open_lost_mass_kl']:.2f}, "
         f"within a budget {' and '.join(rank)}; of overlap "
-        f"{found['spearman_open_missed_overlap_kl']:.2f}; largest distances {found['largest_distance']}"
+        f"{found['spearman_open_missed_overlap_kl']:.2f}; largest distances "
+        f"{found['largest_distance']}"
     )
 
 
