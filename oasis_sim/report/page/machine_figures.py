@@ -149,14 +149,18 @@ def _link_words(points: Mapping[float, Operating], about: str) -> str:
         if point["h2d_bytes_per_step"] <= (point["h2d_budget_bytes_per_step"] or 0.0)
     ]
     if not within:
-        verdict = "at no ratio does the link carry what is fetched while the GPU computes"
+        verdict = "at no ratio is what is fetched within the budget"
     elif len(within) == len(points):
-        verdict = "at every ratio the link carries what is fetched while the GPU computes"
+        verdict = "at every ratio what is fetched is within the budget"
     else:
-        verdict = f"the link carries what is fetched while the GPU computes up to {max(within):g}"
+        verdict = f"what is fetched is within the budget up to {max(within):g}"
+    waits = [point["transfer_wait_ms_per_step"] or 0.0 for point in points.values()]
+    waiting = f"compute waits {number(waits[0])} to {number(waits[-1])} ms of a step for transfers"
     return (
-        f"{about}: {verdict}. The budget is the link's limit times the step without its wait; "
-        "what is missing is an estimate from the blocks missing per block fetched."
+        f"{about}: {verdict}; {waiting}. The budget is the link's limit times the step without "
+        "that wait. Each layer waits for its own blocks, and small transfers are slower than the "
+        "limit, so compute may wait within the budget. What is missing is an estimate from the "
+        "blocks missing per block fetched."
     )
 
 

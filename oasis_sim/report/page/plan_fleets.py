@@ -75,6 +75,7 @@ def _fleet_table(plan: Document) -> Table:
                 amount(each["pcie_h2d_utilisation"], percent),
                 amount(each["hbm_peak_bytes"] / GIB),
                 amount(each["host_peak_bytes"] / GIB),
+                amount(each["energy_kwh_per_million_output_tokens_at_most"]),
                 *_cost_cells(plan, each),
             )
         )
@@ -83,6 +84,7 @@ def _fleet_table(plan: Document) -> Table:
         *("hardware, scheme", "GPUs", "replicas", "GPUs per replica", "replicas that fail"),
         *("output tokens/s per GPU", "running batch", "PCIe to GPU (share used)"),
         *("HBM at peak (GiB per GPU)", "host memory at peak (GiB per GPU)"),
+        "energy of the GPUs, at most (kWh per million output tokens)",
         *((f"cost per million output tokens ({currency})",) if currency else ()),
     )
     return Table("fleets", "Fleets, best first", header, tuple(rows))
