@@ -47,13 +47,13 @@ def section(path: Path) -> str:
         f"`validation/{path.name}`: {found['transport']}, {found['memory']}, {found['peer']}, "
         f"{found['settings']}; {found['machine']}, {found['date'][:10]}.",
         "",
-        "| units | bytes each | measured us | simulated us | error % | GB/s |",
-        "|---|---|---|---|---|---|",
+        "| units | bytes each | measured us | spread % | simulated us | error % | GB/s |",
+        "|---|---|---|---|---|---|---|",
         *(row(each) for each in found["rows"] if each["held_out"]),
         "",
         f"Median absolute error over the {summary['points']} kinds that were not fitted: "
         f"{summary['median_abs_error_pct']:.1f} %, largest {summary['max_abs_error_pct']:.1f} %; "
-        f"{summary['repeatable_points']} of them repeat within 3 %.",
+        f"their own quartiles lie {summary['median_spread_pct']:.0f} % apart in the median.",
         "",
     ]
     return "\n".join(lines)
@@ -63,6 +63,7 @@ def row(each: dict[str, Any]) -> str:
     """Return one transfer as a line of the table."""
     return (
         f"| {each['count']} | {each['unit_bytes']:,} | {each['measured_us']:,.1f} | "
+        f"{each['spread_pct']:.0f} | "
         f"{each['simulated_us']:,.1f} | {each['error_pct']:+.1f} | {each['gb_per_s']:.2f} |"
     )
 

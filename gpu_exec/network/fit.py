@@ -40,7 +40,7 @@ def fit_terms(readings: Sequence[Reading]) -> Terms:
     sizes = sorted({reading.point.unit_bytes for reading in used})
     if len(sizes) < 2 or len(used) < len(sizes) + 1:
         raise RunFailed("too few transfers were measured to fit a network profile")
-    weight = np.array([1 / reading.best_s for reading in used])
+    weight = np.array([1 / reading.median_s for reading in used])
     matrix = np.zeros((len(used), len(sizes) + 1))
     matrix[:, 0] = 1.0
     for row, reading in enumerate(used):

@@ -1,8 +1,7 @@
 """Measure every point in rounds: random scattered units, each transfer verified byte by byte.
 
-Whatever else runs on a machine only adds time, and does so for a while. So all points are visited
-in every round, and a point's figure is its fastest transfer of all rounds; it counts as repeatable
-when `AGREEING` transfers lie within `REPEAT_BOUND_PCT` of it.
+All points are visited in every round, so that a spell of other work on the machine does not fall
+on one of them alone; a point's figure is the median over all rounds.
 """
 
 from __future__ import annotations
@@ -19,8 +18,6 @@ from gpu_exec.network.stamps import Words, pool_words, wrong_bytes, wrong_units
 from gpu_exec.network.transport import Transport
 from oasis_sim.errors import RunFailed, UsageError
 
-REPEAT_BOUND_PCT = 3.0
-AGREEING = 3
 SEED = 20_408
 PAUSE_SECONDS = 0.001
 
@@ -42,25 +39,20 @@ class Reading:
     seconds: tuple[float, ...]
 
     @property
-    def best_s(self) -> float:
-        """Return the fastest transfer: the time without disturbance."""
-        return min(self.seconds)
-
-    @property
     def median_s(self) -> float:
-        """Return the median."""
+        """Return the figure: the median."""
         return statistics.median(self.seconds)
 
     @property
-    def agreeing(self) -> int:
-        """Return how many transfers were as fast as the fastest, within the bound."""
-        bound = self.best_s * (1 + REPEAT_BOUND_PCT / 100)
-        return sum(second <= bound for second in self.seconds)
+    def best_s(self) -> float:
+        """Return the fastest transfer."""
+        return min(self.seconds)
 
     @property
-    def repeats(self) -> bool:
-        """Say whether the fastest transfer was no accident."""
-        return self.agreeing >= AGREEING
+    def spread_pct(self) -> float:
+        """Return the distance of the quartiles in percent of the median."""
+        low, high = np.percentile(self.seconds, (25, 75))
+        return float(100.0 * (high - low) / self.median_s)
 
 
 def measure(
@@ -81,11 +73,10 @@ def measure(
         for point in wanted:
             found[point] += _visit(transport, point, remote, effort, random)
         if progress is not None:
-            readings = [Reading(point, seconds) for point, seconds in found.items()]
-            repeating = sum(reading.repeats for reading in readings)
+            spreads = [Reading(point, seconds).spread_pct for point, seconds in found.items()]
             progress(
-                f"round {turn} of {effort.rounds}: {repeating} of {len(wanted)} kinds of transfers "
-                f"repeat within {REPEAT_BOUND_PCT:g} %"
+                f"round {turn} of {effort.rounds}: quartiles lie "
+                f"{statistics.median(spreads):.0f} % apart in the median"
             )
     return tuple(Reading(point, seconds) for point, seconds in found.items())
 

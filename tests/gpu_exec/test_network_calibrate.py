@@ -88,7 +88,7 @@ def test_a_fit_follows_the_efficiency_curve() -> None:
 
 
 def test_disturbed_times_cost_little() -> None:
-    """A busy machine adds time; the fastest of several transfers hides most of that."""
+    """A machine that adds time to every transfer alike leaves the model within the bound."""
     _, error = fitted(a_network(efficiency=Curve.constant(0.8)), disturbance=0.2)
     assert error < judge.MEDIAN_BOUND_PCT
 
