@@ -45,15 +45,18 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
 
 
 def _sparse_parts(scheme: Scheme) -> dict[str, Any]:
-    """Return sizes of the working set; None where nothing is selected (dense)."""
+    """Return sizes of the working set; None where nothing is selected (dense).
+
+    An adaptive scheme has neither a cap nor a ratio: each step fetches what hides.
+    """
     ratio = scheme.fetch_ratio
     if scheme.cap_blocks is not None:
         ratio = significant(scheme.admission_cap / scheme.budget_blocks)
     parts = {
         "budget_tokens": scheme.budget_tokens,
         "block_tokens": scheme.block_tokens,
-        "cap_blocks": scheme.admission_cap,
-        "fetch_ratio": 1.0 if ratio is None else ratio,
+        "cap_blocks": None if scheme.adaptive_cap else scheme.admission_cap,
+        "fetch_ratio": None if scheme.adaptive_cap else (1.0 if ratio is None else ratio),
         "pool_tokens": scheme.pool_blocks * scheme.block_tokens,
     }
     return (

@@ -212,6 +212,10 @@ def _working_set(summary: Summary) -> tuple[Row, ...]:
         return ()
     left = number(residency["deferred_blocks"])
     chosen = scenario["budget_tokens"] // scenario["block_tokens"]
+    most = "as many as hide under the step"
+    if scenario["cap_blocks"] is not None:
+        ratio = scenario["fetch_ratio"]
+        most = f"at most {count(scenario['cap_blocks'])} (fetch ratio {ratio:g})"
     return (
         Row(
             "Blocks missing",
@@ -221,8 +225,7 @@ def _working_set(summary: Summary) -> tuple[Row, ...]:
         Row(
             "Blocks fetched",
             number(residency["admitted_blocks"]),
-            f"at most {count(scenario['cap_blocks'])} (fetch ratio "
-            f"{scenario['fetch_ratio']:g}); {left} left in host memory, not attended",
+            f"{most}; {left} left in host memory, not attended",
         ),
     )
 

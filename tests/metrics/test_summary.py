@@ -210,6 +210,14 @@ def test_the_resolved_cap_is_reported(options: dict[str, Any], ratio: float, cap
     assert (scenario["fetch_ratio"], scenario["cap_blocks"]) == (ratio, cap)
 
 
+def test_an_adaptive_scheme_has_no_cap() -> None:
+    """Neither a number of blocks nor a ratio says what hides."""
+    scheme = load_scheme("oasis-adaptive")
+    scenario = summarise(tiny_result(scenario=tiny_scenario(scheme=scheme)))["scenario"]
+    assert (scenario["fetch_ratio"], scenario["cap_blocks"]) == (None, None)
+    assert scenario["budget_tokens"] == 2048
+
+
 def test_dense_has_no_working_set() -> None:
     """Where nothing is selected the sizes of a selection are null, not zero."""
     scenario = summarise(tiny_result(scenario=tiny_scenario(scheme=load_scheme("dense"))))[
