@@ -14,6 +14,7 @@ SAMPLES_FOR_P99 = 459
 """Fewest samples whose largest value exceeds the true p99 with 99 % probability (0.99^n < 1 %)."""
 
 SIGNIFICANT_DIGITS = 9
+SUMMED_TOGETHER = 65_536
 
 
 def significant(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
@@ -69,9 +70,18 @@ def distribution(values: npt.ArrayLike, counts: npt.ArrayLike | None = None) -> 
         return Distribution(None, None, None, None, None, 0)
     order = np.argsort(samples, kind="stable")
     ranked, ends = samples[order], np.cumsum(weights[order])
-    weighted_sum = sum(map(int.__mul__, samples.tolist(), weights.tolist()))
+    weighted_sum = _exact_sum(samples, weights)
     p50, p90, p95, p99 = (percentile(ranked, ends, percent) for percent in (50, 90, 95, 99))
     return Distribution(weighted_sum / total, p50, p90, p95, p99, total)
+
+
+def _exact_sum(samples: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> int:
+    """Return the sum of products in whole numbers of any size, part by part."""
+    total = 0
+    for start in range(0, len(samples), SUMMED_TOGETHER):
+        part = slice(start, start + SUMMED_TOGETHER)
+        total += sum(map(int.__mul__, samples[part].tolist(), weights[part].tolist()))
+    return total
 
 
 def percentile(ranked: npt.NDArray[np.int64], ends: npt.NDArray[np.int64], percent: int) -> float:
