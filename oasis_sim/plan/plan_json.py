@@ -81,6 +81,7 @@ def _fleet_json(plan: Plan, fleet: Fleet) -> dict[str, Any]:
         "replicas": fleet.replicas,
         "tp": fleet.spec.tp,
         "fails_with_replicas": fleet.bracket.fails or None,
+        "larger_fails": fleet.larger_fails,
         "why_fewer_fail": None if fleet.fails is None else shortfall(fleet.fails),
         "binding": binding(fleet.fails or probe),
         "targets": [_reading_json(each) for each in probe.readings],

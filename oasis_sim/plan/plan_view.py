@@ -216,6 +216,12 @@ def notes(plan: Plan) -> list[str]:
             "load that still builds up; raise --requests, or give a longer file"
         )
     found += [few] if (few := few_samples(fleets)) else []
+    found += [
+        f"{fleet.spec.profile}, {fleet.spec.scheme.name}: {fleet.replicas + 1} replicas miss what "
+        f"{fleet.replicas} meet, by chance of their shares of the file: too few requests to tell"
+        for fleet in fleets
+        if fleet.larger_fails
+    ]
     if any(fleet.meets.summary["scenario"]["trace"]["origin"] == "synthetic" for fleet in fleets):
         found.append("the attention trace is synthetic: traffic of offloading schemes is modelled")
     sheets = {fleet.spec.profile for fleet in fleets if fleet.profile_origin == "datasheet"}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from oasis_sim.engine.spec import POISSON, ScenarioSpec
+from oasis_sim.engine.spec import FILE, POISSON, ScenarioSpec
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.probe import Probe, Prober, mean_output_tokens, requests_per_s
@@ -37,7 +37,11 @@ class Job:
 
 @dataclass(frozen=True)
 class Fleet:
-    """Hold a fleet that meets the targets and how it was found."""
+    """Hold a fleet that meets the targets and how it was found.
+
+    `larger_fails`: with one replica more the targets are missed, because the share of a file that
+    the simulated replica gets is another one; chance decides between the two.
+    """
 
     spec: ScenarioSpec
     replicas: int
@@ -48,6 +52,7 @@ class Fleet:
     simulations: int
     profile_origin: str
     gpu_power_w: float | None = None
+    larger_fails: bool = False
     words: tuple[str, ...] = ()
 
     @property
@@ -138,6 +143,8 @@ def _search(job: Job, prober: Prober, most: int, inputs: Inputs, start: int) -> 
         return f"missed with {most * job.spec.tp} GPUs: {shortfall(prober.at(most))}"
     scenario = inputs.scenario(prober.spec)
     whole = scenario.workload
+    larger = bracket.enough + 1
+    larger_fails = job.spec.load.kind == FILE and larger <= most and not prober.is_enough(larger)
     return Fleet(
         spec=prober.spec,
         replicas=bracket.enough,
@@ -148,6 +155,7 @@ def _search(job: Job, prober: Prober, most: int, inputs: Inputs, start: int) -> 
         simulations=simulations,
         profile_origin=scenario.profile.origin,
         gpu_power_w=scenario.profile.gpu.power_w,
+        larger_fails=larger_fails,
         words=job.words,
     )
 

@@ -249,6 +249,20 @@ def test_a_request_file_is_dealt_out_in_turn(
     assert any(value > limit for value, limit in zip(fewer, limits, strict=True))
 
 
+def test_a_larger_fleet_that_fails_is_told(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where two replicas see the light requests only and three do not, the plan says so."""
+    lines = ["arrival_s,prompt_tokens,output_tokens"]
+    lines += [f"{n * 0.3:.1f},{4000 if n % 2 else 200},20" for n in range(60)]
+    (beside / "odd.csv").write_text("\n".join(lines) + "\n")
+    load = ["--workload", "odd.csv", "--workload-format", "csv", "--trace", "small.npz"]
+    asked = [*load, "--budget", "64", "--tp", "1", "--scheme", "oasis", "--slo", "ttft_p95=60ms"]
+    found = planned(capsys, *asked)
+    assert (2, True) == (found["fleets"][0]["replicas"], found["fleets"][0]["larger_fails"])
+    assert any("3 replicas miss what 2 meet" in each for each in found["sentences"])
+
+
 def test_workers_change_nothing(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One process or two: the same document."""
     alone = planned(capsys, *LOAD, "--slo", SLO)
