@@ -19,7 +19,6 @@ from gpu_exec.network.transport import Transport
 from oasis_sim.errors import RunFailed, UsageError
 
 SEED = 20_408
-PAUSE_SECONDS = 0.001
 
 
 @dataclass(frozen=True)
@@ -95,8 +94,6 @@ def _visit(
         )
         moved = (point.unit_bytes, into, source)
         transport.poison(point.unit_bytes, into if seconds else None)
-        # A process that has just slept is not the next to be interrupted on a busy machine.
-        time.sleep(PAUSE_SECONDS)
         taken = transport.read(*moved)
         check = wrong_units if seconds else wrong_bytes
         if wrong := check(transport.local(), remote, moved):

@@ -9,8 +9,8 @@ from oasis_sim.units import KIB, MIB
 
 POOL_BYTES = 64 * MIB
 """Memory of either side; units lie scattered in it."""
-MOST_BYTES = 16 * MIB
-"""The largest transfer: at most every second unit of a pool is taken, so that none are merged."""
+MOST_BYTES = 4 * MIB
+"""The largest transfer: short beside the time for which an operating system lets a process run."""
 FIT_SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
 FIT_COUNTS = (1, 4, 16, 64, 256)
 JUDGE_SIZES = (8 * KIB, 24 * KIB, 32 * KIB, 96 * KIB, 128 * KIB, 512 * KIB)
