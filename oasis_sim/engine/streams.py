@@ -126,10 +126,10 @@ def look(ring: Int64, cursor: Int64, free: Int64, now: int, found: Int64) -> boo
 @compiled
 def alike(one: Int64, other: Int64) -> bool:
     """Say whether two descriptions of a stream are equal, int64[LOOK] each."""
-    for i in range(2 + 2 * one[0]):
-        if one[i] != other[i]:
-            return False
-    return True
+    used, same = 2 + 2 * one[0], 0
+    while same < used and one[same] == other[same]:
+        same += 1
+    return same == used
 
 
 @compiled
