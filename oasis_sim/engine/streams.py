@@ -129,7 +129,8 @@ def alike(one: Int64, other: Int64) -> bool:
     used, same = 2 + 2 * one[0], 0
     while same < used and one[same] == other[same]:
         same += 1
-    return same == used
+    equal: bool = same == used
+    return equal
 
 
 @compiled
