@@ -15,6 +15,7 @@ from oasis_sim.metrics.describe import describe_scenario
 from oasis_sim.metrics.distribution import distribution, finite_or_none, significant
 from oasis_sim.metrics.latency import latencies
 from oasis_sim.metrics.overload import Offered, offered
+from oasis_sim.metrics.proxy import proxy_error
 from oasis_sim.metrics.traffic import cost_model, links
 from oasis_sim.units import PS_PER_MS, PS_PER_S
 
@@ -192,6 +193,7 @@ def _quality(result: RunResult) -> dict[str, Any]:
             "mean": finite_or_none(quality.lost_mass_mean),
             "p95": finite_or_none(quality.lost_mass_p95),
         },
+        "proxy_error": None if quality.mass_mean is None else proxy_error(),
     }
 
 
