@@ -21,6 +21,7 @@ from oasis_sim.report.numbers import (
     percent,
     rate,
 )
+from oasis_sim.report.quality_rows import quality_rows
 from oasis_sim.report.row import Row, Summary
 
 MARK = "*"
@@ -52,7 +53,7 @@ def view_of(summary: Summary) -> View:
         Section("Memory per GPU", memory(summary)),
         Section("Between nodes", between_nodes(summary)),
         Section("Working set, per KV head, layer and step", _working_set(summary)),
-        Section("Quality proxies, read off the trace; not accuracy", _quality(summary)),
+        Section("Quality proxies, read off the trace; not accuracy", quality_rows(summary)),
         Section("Requests", _requests(summary)),
     )
     return View(
@@ -226,49 +227,6 @@ def _working_set(summary: Summary) -> tuple[Row, ...]:
             "Blocks fetched",
             number(residency["admitted_blocks"]),
             f"{most}; {left} left in host memory, not attended",
-        ),
-    )
-
-
-def _quality(summary: Summary) -> tuple[Row, ...]:
-    quality = summary["quality"]
-    mass, lost = quality["attention_mass"], quality["lost_mass"]
-    rows = (
-        ("Top-K agreement (proxy)", quality["topk_agreement"], "attended set against the true one"),
-        (
-            "Attention mass (proxy)",
-            mass["mean"],
-            f"captured by the attended set; 5th percentile {percent(mass['p5'])}",
-        ),
-        (
-            "Lost mass (proxy)",
-            lost["mean"],
-            f"missed by the attended set; 95th percentile {percent(lost['p95'])}",
-        ),
-    )
-    shown = tuple(
-        Row(label, percent(value), detail) for label, value, detail in rows if value is not None
-    )
-    return (*shown, *_proxy_error(quality.get("proxy_error")))
-
-
-def _proxy_error(error: Summary | None) -> tuple[Row, ...]:
-    """Say how far such proxies were from models that really decoded sparsely."""
-    if error is None:
-        return ()
-    rank = error["lost_mass_rank_with_kl"]
-    return (
-        Row(
-            "Error seen (proxy)",
-            percent(error["topk_agreement"]),
-            f"of agreement, {percent(error['attention_mass'])} of mass: the most that traces were "
-            f"off beside real sparse decodes ({error['origin']})",
-        ),
-        Row(
-            "Rank with KL (proxy)",
-            f"{rank['low']:.2f}",
-            f"to {rank['high']:.2f}: rank correlation of lost mass there; recordings: "
-            f"{error['recordings']}, of {', '.join(error['models'])}",
         ),
     )
 
