@@ -12,6 +12,7 @@ from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import Quality, RunResult, StepLog
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.serving import Progress, ServingLoop
+from oasis_sim.engine.trace_fit import check_traces, trace_notes
 from oasis_sim.engine.walks import Walks, build_walks
 from oasis_sim.engine.window import Window, slices
 from oasis_sim.errors import RunFailed, UsageError
@@ -74,6 +75,7 @@ def check_scenario(scenario: Scenario) -> None:
         )
     if scenario.concurrency is not None and scenario.concurrency < 1:
         raise UsageError("concurrency must be 1 or more")
+    check_traces(scenario)
 
 
 def _quality(scenario: Scenario, walks: Walks, steps: StepLog) -> Quality:
@@ -120,6 +122,8 @@ def notes_of(
         )
     if walks.walks and any(trace.is_synthetic for trace in scenario.traces):
         found.append("the attention trace is synthetic: block moves and quality are modelled")
+    if walks.walks:
+        found += trace_notes(scenario)
     if scenario.max_steps is not None and len(steps) >= scenario.max_steps:
         found.append(f"stopped after {counted(len(steps), 'step')} as asked")
     return tuple(found)
