@@ -36,7 +36,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "paper": ("oasis_sim.cli.paper:paper", "Put published numbers beside simulated ones."),
         "breakdown": (
             "oasis_sim.cli.roofs:breakdown",
-            "Split the time per token of on-demand retrieval.",
+            "Split the time per token: published formula, simulated step.",
         ),
         "roofline": ("oasis_sim.cli.roofs:roofline", "Show what each memory tier permits at most."),
         "trace": ("oasis_sim.cli.trace:trace", "Look into, check, convert and make traces."),

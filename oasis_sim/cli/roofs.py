@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from oasis_sim.trace import AttentionTrace
 
 DEFAULT_SCHEMES = ("dense", "oasis")
+ROOFS_LEGEND = """\
+KV/token: KV and keys that cross the tier per generated token. batch: what fits / least TPOT.
+least TPOT: the weights read once, or the batch's operations where they take longer; no attention."""
+BREAKDOWN_LEGEND = """\
+serial: on-demand retrieval, part after part, at nominal bandwidths: the formula of Figure 2.
+simulated: a decode step of scheme {scheme}. Critical parts add up to it; the others run beside it,
+or inside 'retrieval' where the scheme fetches on demand."""
 
 
 def model_options(command: Command) -> Command:
@@ -77,8 +84,9 @@ def roofline(
     """Show what each memory tier permits at most: Figure 1 for any model and card.
 
     A tier permits intensity (tokens per GB of KV moved over it) x bandwidth; the batch permits
-    B_max / TPOT_min. Bandwidths are nominal, the batch is what fits beside the engine in a run (all
-    of HBM with --engine roofline). The network counts when blocks are on another node.
+    B_max / TPOT_min, the time to read the weights or to compute, without attention. Bandwidths are
+    nominal, the batch is what fits beside the engine in a run (all of HBM with --engine roofline).
+    The network counts when blocks are on another node.
     """
     from oasis_sim.hardware import load_profile
     from oasis_sim.model import load_model
@@ -108,7 +116,7 @@ def roofline(
         "network": case.network.name,
         "engine": engine,
     }
-    write_rows_under(heading, rows, output_format, sys.stdout)
+    write_rows_under(heading, rows, output_format, sys.stdout, ROOFS_LEGEND)
     moved = "moved by the trace" if trace else "at the scheme's cap, the most that it moves"
     note(f"blocks over PCIe: {moved}; 'network' is the roof if they come from another node", quiet)
     note_origin(case.traces, quiet)
@@ -135,11 +143,12 @@ def roofline(
 )
 @output_options
 def breakdown(output_format: str, quiet: bool, **values: Any) -> None:
-    """Split the time per token of on-demand retrieval: Figure 2 for any model and card.
+    """Split the time per token: Figure 2's formula, and a simulated step of a scheme.
 
-    `serial` is the formula of the figure: weights, attention, and 10 % of the attended KV over
-    PCIe, one after the other, at nominal bandwidths. Beside it, the same parts of a simulated
-    decode step under a scheme; its background stages do not add to the step.
+    `serial` is the figure's formula of on-demand retrieval, for any model and card: weights,
+    attention, and 10 % of the attended KV over PCIe, one after the other, at nominal bandwidths.
+    `simulated` are the same parts of a decode step of --scheme; stages that run in the background
+    do not add to the step.
     """
     from oasis_sim.engine import simulate
     from oasis_sim.paper.breakdown import OUTPUT_TOKENS, breakdown_of
@@ -164,7 +173,8 @@ def breakdown(output_format: str, quiet: bool, **values: Any) -> None:
     with simulation_bar("simulating", quiet) as progress:
         result = simulate(scenario, progress)
     rows = breakdown_of(serial, result).rows()
-    write_rows_under(heading, rows, output_format, sys.stdout)
+    legend = BREAKDOWN_LEGEND.format(scheme=scenario.scheme.name)
+    write_rows_under(heading, rows, output_format, sys.stdout, legend)
     last = values["context"] + OUTPUT_TOKENS
     note(f"simulated: mean while contexts grow from {values['context']:,} to {last:,}", quiet)
     for trace in scenario.traces:

@@ -8,7 +8,7 @@ from typing import IO, Any
 from oasis_sim.paper.comparison import Comparison
 from oasis_sim.report.csvfile import write_rows
 from oasis_sim.report.directory import json_text
-from oasis_sim.report.numbers import number
+from oasis_sim.report.numbers import gigabytes, number
 from oasis_sim.report.table import print_rows
 from oasis_sim.text import one_line
 
@@ -27,11 +27,11 @@ HEADINGS = {
     "context_tokens": "context",
     "simulated_exact": "exact",
     "error_pct": "error",
-    "kv_bytes_per_token": "KV B/token",
+    "kv_bytes_per_token": "KV/token",
     "intensity_tokens_per_gb": "token/GB",
     "bandwidth_gb_per_s": "GB/s",
     "batch_max": "batch",
-    "tpot_min_ms": "TPOT ms",
+    "tpot_min_ms": "least TPOT ms",
     "output_tokens_per_s_max": "tok/s at most",
     "with_prefill_tokens_per_s": "with prefill",
     "critical_path": "critical",
@@ -68,16 +68,25 @@ def write_rows_under(
     rows: Sequence[Mapping[str, Any]],
     output_format: str,
     stream: IO[str],
+    legend: str,
 ) -> None:
-    """Write rows under what they were computed for; CSV repeats it in every line."""
+    """Write rows under what they were computed for; CSV repeats it in every line.
+
+    A table has the legend of its columns beside it; JSON and CSV carry bytes and plain keys.
+    """
     if output_format == "json":
         stream.write(json_text({**heading, "rows": list(rows)}))
     elif output_format == "csv":
         stream.write(_csv([{**heading, **row} for row in rows]))
     else:
-        title = ", ".join(f"{key} {value}" for key, value in heading.items() if key != "name")
-        stream.write(f"{one_line(title)}\n\n")
+        parts = [_described(key, value) for key, value in heading.items() if key != "name"]
+        stream.write(f"{one_line(', '.join(parts))}\n{legend}\n\n")
         _write_table(rows, stream)
+
+
+def _described(key: str, value: Any) -> str:
+    """Return an input with its name, a whole number with separated thousands."""
+    return f"{key.replace('_', ' ')} {f'{value:,}' if isinstance(value, int) else value}"
 
 
 def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -100,4 +109,6 @@ def _shown(key: str, value: Any) -> str:
         return str(value)
     if key == "error_pct" and value is not None:
         return f"{value:+.1f} %"
+    if key == "kv_bytes_per_token":
+        return gigabytes(value)
     return number(value) if value is None or isinstance(value, int | float) else str(value)
