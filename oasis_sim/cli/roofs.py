@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DEFAULT_SCHEMES = ("dense", "oasis")
 ROOFS_LEGEND = """\
 KV/token: KV and keys that cross the tier per generated token. batch: what fits / least TPOT.
-least TPOT: the weights read once, or the batch's operations where they take longer; no attention."""
+least TPOT: the weights read once, or the batch's operations where longer; no attention."""
 BREAKDOWN_LEGEND = """\
 serial: on-demand retrieval, part after part, at nominal bandwidths: the formula of Figure 2.
 simulated: a decode step of scheme {scheme}. Critical parts add up to it; the others run beside it,
