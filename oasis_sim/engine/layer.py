@@ -56,8 +56,8 @@ def run_layer(
     if times.on_demand:
         ready = mark[10] + move
     else:
-        push(ring, cursor, PREDICTION, mark[6], mark[7])
-        push(ring, cursor, SELECTION, mark[8], mark[9])
+        push(ring[PREDICTION], cursor[PREDICTION], mark[6], mark[7])
+        push(ring[SELECTION], cursor[SELECTION], mark[8], mark[9])
     if times.correction > 0:
         part = (move * times.correction) >> RATE_BITS
         move -= part
@@ -65,13 +65,13 @@ def run_layer(
         scalars[TRANSFER_FREE] = mark[10]
         ready = max(ready, mark[10])
     if times.next_layer:
-        push(ring, cursor, TRANSFER, mark[10], mark[10] + move)
+        push(ring[TRANSFER], cursor[TRANSFER], mark[10], mark[10] + move)
     mark[2] = max(mark[1], ready)
     mark[3] = finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor)
     if move > 0 and not times.on_demand and not times.next_layer:
         # A gather may overwrite a slot only after this step's attention has read it.
         mark[10] = max(mark[10], mark[3])
-        push(ring, cursor, TRANSFER, mark[10], mark[10] + move)
+        push(ring[TRANSFER], cursor[TRANSFER], mark[10], mark[10] + move)
     mark[11] = mark[10] + move
     if move > 0:
         scalars[TRANSFER_FREE] = mark[11]

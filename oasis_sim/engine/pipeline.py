@@ -145,10 +145,10 @@ def _pass_over(
     scalars[PREDICTION_FREE] += later
     scalars[SELECTION_FREE] += later
     scalars[TRANSFER_FREE] += count * pace
-    shift(ring, cursor, PREDICTION, later, later)
-    shift(ring, cursor, SELECTION, later, later)
+    shift(ring[PREDICTION], cursor[PREDICTION], later, later)
+    shift(ring[SELECTION], cursor[SELECTION], later, later)
     # While the link is behind, it is busy all the time from before the layer on.
-    shift(ring, cursor, TRANSFER, later, count * pace)
+    shift(ring[TRANSFER], cursor[TRANSFER], later, count * pace)
 
 
 @compiled
@@ -166,8 +166,10 @@ def _run_layers(
     free = scalars[TRANSFER_FREE : TRANSFER_FREE + 3]
     layers = group.shape[0]
     before, after = np.empty((3, LOOK), dtype=np.int64), np.empty((3, LOOK), dtype=np.int64)
-    layer = 0
-    while layer < layers:
+    passed = 0
+    for layer in range(layers):
+        if layer < passed:
+            continue
         now += times.launch_per_layer
         to = (layer + 1) % layers if times.next_layer else layer
         move = transfer[group[to]]
@@ -187,7 +189,7 @@ def _run_layers(
             out[OUT_QKV + LAYER_STAGES[stage]] += (1 + count) * busy
         out[OUT_WAIT] += (1 + count) * (mark[2] - mark[1])
         out[OUT_TRANSFER] += (1 + count) * ((move * times.correction) >> RATE_BITS)
-        layer += 1 + count
+        passed = layer + 1 + count
     return now
 
 

@@ -31,22 +31,22 @@ Int64 = npt.NDArray[np.int64]
 
 
 @compiled
-def push(ring: Int64, cursor: Int64, stream: int, start: int, end: int) -> None:
+def push(ring: Int64, cursor: Int64, start: int, end: int) -> None:
     """Note that a stream is busy from start to end; a seamless continuation is one interval.
 
-    `ring` int64[3, R, 2] holds the last R intervals of each stream, `cursor` int64[3, 2] how many
-    were written and the oldest that may still matter.
+    `ring` int64[R, 2] holds the last R intervals of the stream, `cursor` int64[2] how many were
+    written and the oldest that may still matter.
     """
     if end <= start:
         return
-    written, first = cursor[stream, 0], cursor[stream, 1]
-    last = (written - 1) % ring.shape[1]
-    if written > first and ring[stream, last, 1] == start:
-        ring[stream, last, 1] = end
+    written, first = cursor[0], cursor[1]
+    last = (written - 1) % ring.shape[0]
+    if written > first and ring[last, 1] == start:
+        ring[last, 1] = end
         return
-    ring[stream, written % ring.shape[1], 0] = start
-    ring[stream, written % ring.shape[1], 1] = end
-    cursor[stream, 0] += 1
+    ring[written % ring.shape[0], 0] = start
+    ring[written % ring.shape[0], 1] = end
+    cursor[0] += 1
 
 
 @compiled
@@ -134,8 +134,8 @@ def alike(one: Int64, other: Int64) -> bool:
 
 
 @compiled
-def shift(ring: Int64, cursor: Int64, stream: int, starts: int, ends: int) -> None:
-    """Let the intervals of a stream that may still matter start and end later."""
-    for i in range(cursor[stream, 1], cursor[stream, 0]):
-        ring[stream, i % ring.shape[1], 0] += starts
-        ring[stream, i % ring.shape[1], 1] += ends
+def shift(ring: Int64, cursor: Int64, starts: int, ends: int) -> None:
+    """Let the intervals of one stream that may still matter start and end later (see `push`)."""
+    for i in range(cursor[1], cursor[0]):
+        ring[i % ring.shape[0], 0] += starts
+        ring[i % ring.shape[0], 1] += ends
