@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.once import OnceGroup
 from oasis_sim.cli.options import format_option
 from oasis_sim.units import KIB, MIB, format_bandwidth, format_bytes, format_flops, format_time
 
@@ -25,7 +26,7 @@ LISTED_BYTES = 256 * MIB
 """and the size of that transfer."""
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=OnceGroup, invoke_without_command=True)
 @format_option
 @click.pass_context
 def profiles(context: click.Context, output_format: str) -> None:
@@ -46,7 +47,7 @@ def show_profile(name: str, output_format: str) -> None:
     print_entry(plain_value(load_profile(name)), output_format)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=OnceGroup, invoke_without_command=True)
 @format_option
 @click.pass_context
 def networks(context: click.Context, output_format: str) -> None:
@@ -67,7 +68,7 @@ def show_network(name: str, output_format: str) -> None:
     print_entry(plain_value(load_network(name)), output_format)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=OnceGroup, invoke_without_command=True)
 @format_option
 @click.pass_context
 def models(context: click.Context, output_format: str) -> None:
@@ -96,7 +97,7 @@ def show_model(name: str, output_format: str) -> None:
     print_entry({**plain_value(shape), **derived}, output_format)
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=OnceGroup, invoke_without_command=True)
 @format_option
 @click.pass_context
 def schemes(context: click.Context, output_format: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import (
     output_options,
     scenario_options_but_scheme,
@@ -24,7 +25,7 @@ SELECTING = ("budget", "evict")
 FETCHING = ("fetch_ratio", "cap_blocks", "pool", "predictor")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("names", metavar="A B [C ...]", nargs=-1, required=True)
 @scenario_options_but_scheme
 @click.option("--all", "everything", is_flag=True, help="Show results that do not differ, too.")

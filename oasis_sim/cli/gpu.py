@@ -7,12 +7,13 @@ from pathlib import Path
 import click
 
 from oasis_sim.cli.gpu_options import FORMAT, GPU, HELP, HOST_MEMORY, QUIET, emit, size_of
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.terminal import note, progress_bar
 from oasis_sim.errors import UsageError
 from oasis_sim.text import plain
 
 
-@click.command(context_settings=HELP)
+@click.command(cls=OnceCommand, context_settings=HELP)
 @click.argument("run_dir", required=False, type=click.Path(path_type=Path))
 @GPU
 @click.option(
@@ -76,7 +77,7 @@ def replay(
     report.check()
 
 
-@click.command(context_settings=HELP)
+@click.command(cls=OnceCommand, context_settings=HELP)
 @GPU
 @click.option("--profile", metavar="NAME|FILE", help="Compare the link with this profile's.")
 @FORMAT

@@ -14,6 +14,7 @@ from typing import cast
 
 import click
 
+from oasis_sim.cli.once import OnceGroup
 from oasis_sim.errors import EXIT_INTERRUPTED, OasisError
 from oasis_sim.text import one_line
 
@@ -57,7 +58,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-class LazyGroup(click.Group):
+class LazyGroup(OnceGroup):
     """Import the module of a command when that command is asked for, not before."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature

@@ -20,6 +20,7 @@ from oasis_sim.cli.gpu_options import (
     size_of,
 )
 from oasis_sim.cli.network import MEMORIES, calibrate_network
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import rate_in_bytes
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import UsageError
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from oasis_sim.model import ModelShape
 
 
-@click.command(context_settings=HELP)
+@click.command(cls=OnceCommand, context_settings=HELP)
 @GPU
 @click.option("--network", is_flag=True, help="Measure transfers between two processes or hosts.")
 @click.option("--out", type=click.Path(path_type=Path), help="Profile to write.")
@@ -155,7 +156,7 @@ def _derive_again(
     return run_calibration(Notebook(bench), profile, model, name, bench.origin)
 
 
-@click.command(context_settings=HELP)
+@click.command(cls=OnceCommand, context_settings=HELP)
 @GPU
 @click.option("--profile", default="h200", show_default=True, metavar="NAME|FILE")
 @click.option("--model", default="qwen3-8b", show_default=True, metavar="NAME|FILE")

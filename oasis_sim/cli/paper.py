@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import TOKENS, output_options
 from oasis_sim.cli.terminal import note, simulation_bar
 
@@ -57,7 +58,7 @@ def engine_option(command: Command) -> Command:
     )(command)
 
 
-@click.command(context_settings=HELP)
+@click.command(cls=OnceCommand, context_settings=HELP)
 @click.argument("name", metavar="NAME", type=click.Choice((*NAMES, ALL)))
 @click.option(
     "--context",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oasis_sim.cli.asked import options_shown, repeated
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import output_options, scenario_options_but_scheme
 from oasis_sim.cli.plan_jobs import jobs_of
 from oasis_sim.cli.plan_more import asked_about, crossovers_of, evidence_of, in_order
@@ -28,7 +29,7 @@ UNSAID = ("workers", "quiet", "output_format", "reports", "force")
 """Options that change nothing in the result: the command that repeats it goes without them."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--gpu", metavar="NAMES", help="Hardware profiles, with commas.  [default: that of --profile]"
 )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import MOST_TOKENS, PREDICTORS, output_options
 from oasis_sim.errors import UsageError
 
@@ -77,7 +78,7 @@ class _Job:
     quiet: bool
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("model", type=click.Path(path_type=Path))
 @click.option(
     "--text", required=True, type=click.Path(path_type=Path), help="UTF-8 text of the prompt."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.record_report import recorded_command, report
 from oasis_sim.errors import UsageError
 from oasis_sim.fileio import check_writable, printable
@@ -56,7 +57,7 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
     return sizes
 
 
-@click.command()
+@click.command(cls=OnceCommand)
 @click.argument("model", type=_PATH)
 @click.option("--text", type=_PATH, help="UTF-8 text of the prompt (plain, .gz or .zst).")
 @click.option("--chats", type=_PATH, help="JSONL of chats ({messages: [...]} per line) instead.")

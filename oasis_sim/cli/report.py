@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.report_files import (
     REPORT_FORMATS,
     as_text,
@@ -19,7 +20,7 @@ from oasis_sim.cli.terminal import note
 PAGE = Path("report.html")
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="DIR|PLAN.json")
 @click.option(
     "--format",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import TOKENS, network_option, output_options
 from oasis_sim.cli.paper import HELP, Command, engine_option, profile_option
 from oasis_sim.cli.terminal import note, simulation_bar
@@ -48,7 +49,7 @@ def model_options(command: Command) -> Command:
     return command
 
 
-@click.command(context_settings=HELP)
+@click.command(cls=OnceCommand, context_settings=HELP)
 @profile_option
 @model_options
 @click.option(
@@ -122,7 +123,7 @@ def roofline(
     note_origin(case.traces, quiet)
 
 
-@click.command(context_settings=HELP)
+@click.command(cls=OnceCommand, context_settings=HELP)
 @profile_option
 @model_options
 @click.option(

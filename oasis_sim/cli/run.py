@@ -15,6 +15,7 @@ import click
 
 from oasis_sim.cli.disaggregation import disaggregation_from, disaggregation_options
 from oasis_sim.cli.idle_options import idle_options
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import (
     output_options,
     overridden_inputs,
@@ -35,7 +36,7 @@ TOKENS_WORTH_PROCESSES = 2_000_000
 """Fewer output tokens are decoded before other processes have started."""
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--config", metavar="FILE", help="Start from the config.yaml of a run; options override it."
 )

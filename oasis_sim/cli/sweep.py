@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import FORMATS, scenario_options
 from oasis_sim.cli.sweep_points import canonical_grid, points_of
 from oasis_sim.cli.terminal import note, points_done
@@ -34,7 +35,7 @@ def read_shard(ctx: click.Context, param: click.Parameter, value: str | None) ->
     raise click.BadParameter(f"{value!r}: write i/n with i from 1 to n, such as 2/8", ctx, param)
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("grid_file", metavar="[GRID.yaml]", required=False)
 @click.option(
     "--vary",

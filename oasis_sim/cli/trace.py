@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.once import OnceGroup
 from oasis_sim.cli.options import FiniteNumber, format_option
 from oasis_sim.cli.terminal import note
 from oasis_sim.cli.trace_output import emit, short_sample
@@ -22,7 +23,7 @@ DEFAULT_RATIOS = (0.05, 0.1, 1.0)
 STATS_FIRST = ("budget_tokens", "predictor", "fetch_ratio")
 
 
-@click.group()
+@click.group(cls=OnceGroup)
 def trace() -> None:
     """Look into, check, convert, measure and make attention traces.
 

@@ -7,13 +7,15 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
 from oasis_sim import __version__
-from oasis_sim.cli.main import COMMANDS, main, report_failure
+from oasis_sim.cli.main import COMMANDS, cli, main, report_failure
+from oasis_sim.cli.once import OnceCommand, OnceGroup
 from oasis_sim.errors import (
     GpuUnavailable,
     InputError,
@@ -31,6 +33,41 @@ def test_every_command_of_the_table_can_be_loaded(name: str) -> None:
     """A name in the table leads to a click command."""
     module, attribute = COMMANDS[name][0].split(":")
     assert isinstance(getattr(importlib.import_module(module), attribute), click.Command)
+
+
+def every_option() -> Iterator[tuple[list[str], click.Option]]:
+    """Yield every option of every command, and the words that lead to the command."""
+    for name in COMMANDS:
+        found = cli.get_command(click.Context(cli), name)
+        commands: dict[tuple[str, ...], click.Command | None] = {(name,): found}
+        if isinstance(found, click.Group):
+            commands |= {(name, each): found.commands[each] for each in found.commands}
+        for words, command in commands.items():
+            assert isinstance(command, OnceCommand | OnceGroup), words
+            for option in command.params:
+                if isinstance(option, click.Option):
+                    yield list(words), option
+
+
+def test_no_option_drops_a_value_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever takes one value is refused when it is given twice, in every command."""
+    checked = 0
+    for words, option in every_option():
+        if option.multiple or (option.is_flag and not option.secondary_opts):
+            continue
+        once = [option.opts[-1], *([] if option.is_flag else ["1"])]
+        assert main([*words, *once, *once]) == 2
+        assert "is given twice" in capsys.readouterr().err, (words, option.name)
+        checked += 1
+    assert checked > 100
+
+
+def test_an_option_and_its_opposite_contradict(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--parquet --no-parquet` asks both; `--quiet --quiet` asks the same twice."""
+    assert main(["sweep", "--parquet", "--no-parquet"]) == 2
+    assert "--parquet / --no-parquet is given twice" in capsys.readouterr().err
+    assert main(["schemes", "show", "oasis", "--format", "json", "--format", "json"]) == 2
+    assert main(["report", "--quiet", "--quiet", "no such place"]) == 3
 
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:

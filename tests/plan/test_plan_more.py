@@ -39,7 +39,7 @@ from tests.strategies import make_trace
 
 LOAD = [
     *["--budget", "64", "--context", "1000", "--output-tokens", "20", "--requests", "60"],
-    *["--trace", "small.npz", "--rate", "150", "--tp", "1"],
+    *["--trace", "small.npz", "--tp", "1"],
     *["--slo", "ttft_p95=150ms,tpot_p99=25ms", "--workers", "1", "--quiet"],
 ]
 
@@ -56,8 +56,9 @@ def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """Return the JSON of a plan that must be found."""
-    assert main(["plan", *LOAD, *arguments, "--format", "json"]) == 0
+    """Return the JSON of a plan that must be found, at 150 requests a second if none is asked."""
+    rate = [] if "--rate" in arguments else ["--rate", "150"]
+    assert main(["plan", *LOAD, *rate, *arguments, "--format", "json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
