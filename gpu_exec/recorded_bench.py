@@ -11,7 +11,7 @@ from typing import Any
 from gpu_exec.probes import Card, GapProbe, LinkProbe, Nodes, Probe, ReadProbe, StepProbe
 from gpu_exec.validate import Origin
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import load_json
+from oasis_sim.fileio import is_number, load_json
 
 FORMAT = "oasis-calibration"
 VERSION = 1
@@ -68,8 +68,7 @@ class RecordedBench:
 
     def _number(self, entry: dict[str, Any], key: str, field: str, *, zero: bool = False) -> float:
         value: Any = entry.get(key)
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not (value > 0 or (zero and value == 0)):
+        if not is_number(value, 0) or (value == 0 and not zero):
             raise self._wrong(f"{field}.{key}", "must be 0 or more" if zero else "must be positive")
         return float(value)
 

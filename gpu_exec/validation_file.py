@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from pathlib import Path
 from typing import Any
 
 from gpu_exec.matrix import ValidationCase
 from gpu_exec.validate import STEP_TIME, Origin, Row
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import load_json
+from oasis_sim.fileio import is_number, load_json
 
 MAX_TOKENS = 1 << 20
 MAX_BATCH = 1 << 12
@@ -40,11 +39,7 @@ def _row(entry: Any, field: str, file: str) -> Row:
     numbers = {}
     for name in ("simulated", "measured", "spread_pct", "error_pct"):
         value = entry.get(name)
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or not math.isfinite(value)
-        ):
+        if not is_number(value):
             raise InputError("must be a number", file=file, field=f"{field}.{name}")
         numbers[name] = float(value)
     if numbers["measured"] <= 0:

@@ -141,12 +141,23 @@ def residency_rules(draw: st.DrawFn, block_tokens: int | None = None) -> Residen
 
 NOT_FINITE = (float("nan"), float("inf"), float("-inf"))
 ABOVE_EXACT = 2**53 + 1
+ABOVE_FLOAT = int("9" * 399)
+"""An integer that no float can hold: float() of it raises OverflowError."""
 
 
 def bad_counts(*, zero_is_bad: bool = True) -> st.SearchStrategy[Any]:
     """Return values that no field for a count may accept."""
     bad: list[Any] = [None, True, False, "12", "1e9", "", [], {}, [1], {"a": 1}, 1.5]
-    bad += [*NOT_FINITE, -1, -(2**40), ABOVE_EXACT, 1e300, *([0] if zero_is_bad else [])]
+    bad += [
+        *NOT_FINITE,
+        -1,
+        -(2**40),
+        ABOVE_EXACT,
+        ABOVE_FLOAT,
+        -ABOVE_FLOAT,
+        1e300,
+        *([0] if zero_is_bad else []),
+    ]
     return st.sampled_from(bad)
 
 
@@ -162,6 +173,7 @@ def json_values() -> st.SearchStrategy[Any]:
         st.none()
         | st.booleans()
         | st.integers()
+        | st.sampled_from([ABOVE_FLOAT, -ABOVE_FLOAT])
         | st.floats()
         | st.text(max_size=20)
         | st.sampled_from(["80 Gb", "80 GiB", "3.35 TB/s", "2 us"])

@@ -14,6 +14,7 @@ from oasis_sim.fileio.find import find_input, shipped_inputs
 from oasis_sim.fileio.lines import TextLines, open_text_lines
 from oasis_sim.fileio.listed import check_listed, check_whole_run
 from oasis_sim.fileio.mistakes import MistakesError, did_you_mean, raise_all
+from oasis_sim.fileio.numeric import is_number
 from oasis_sim.fileio.owned import (
     LOG_NAME,
     MANIFEST_NAME,
@@ -48,6 +49,7 @@ __all__ = [
     "find_input",
     "in_the_way",
     "inside",
+    "is_number",
     "listed_files",
     "load_json",
     "load_yaml",

@@ -13,13 +13,13 @@ on; use the values only after `finish`, which also refuses keys that no getter a
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from oasis_sim.errors import InputError
 from oasis_sim.fileio.document import Document, Path
 from oasis_sim.fileio.mistakes import MistakesError, did_you_mean, raise_all
+from oasis_sim.fileio.numeric import is_number
 from oasis_sim.fileio.spelling import any_quantity, dotted, plain_number
 from oasis_sim.fileio.text import printable
 
@@ -229,7 +229,7 @@ class Fields:
     def _number(self, key: str | Path, value: Any, low: float, high: float) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return self._wrong(key, value, "a number", low)
-        if not math.isfinite(value) or not low <= value <= high:
+        if not is_number(value, low, high):
             return self._outside(key, value, low, high)
         return float(value)
 

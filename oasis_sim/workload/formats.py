@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from oasis_sim.fileio import LARGEST_EXACT, printable
+from oasis_sim.fileio import LARGEST_EXACT, is_number, printable
 from oasis_sim.units import PS_PER_MS, PS_PER_S
 from oasis_sim.workload.workload import LARGEST_TOKENS
 
@@ -88,7 +87,7 @@ def _number_of(unit_ps: int) -> Callable[[Any], int]:
             raise BadValueError(f"{printable(value, 40)!r} is text", "write a number")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadValueError(f"{_shown(value)} is not a number", "write a time")
-        if not math.isfinite(value) or not 0 <= value <= LARGEST_EXACT:
+        if not is_number(value, 0, LARGEST_EXACT):
             raise BadValueError(f"{_shown(value)} is out of range", "use 0 or more")
         # The decimal that was written, not the nearest binary number: 8461.3 s is exact.
         return round(Decimal(repr(value)) * unit_ps)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import given
 
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import Document, Fields, did_you_mean, loads_yaml
+from oasis_sim.fileio import Document, Fields, did_you_mean, is_number, loads_yaml
 from oasis_sim.units import parse_bandwidth, parse_bytes, parse_flops, parse_time
-from tests.strategies import bad_counts, hostile_names, json_values
+from tests.strategies import ABOVE_FLOAT, NOT_FINITE, bad_counts, hostile_names, json_values
 
 
 def fields_of(text: str) -> Fields:
@@ -81,6 +82,28 @@ def test_all_mistakes_at_once() -> None:
 def test_bad_counts_are_refused(value: Any) -> None:
     """No wrong kind or range of value passes for a count."""
     assert "key" in mistake_of(value, "integer", low=1)
+
+
+@pytest.mark.parametrize(
+    "value", [ABOVE_FLOAT, -ABOVE_FLOAT, True, None, "1", [], *NOT_FINITE], ids=str
+)
+def test_what_is_no_number(value: Any) -> None:
+    """Nothing passes for a number whose float() would fail or be no number."""
+    assert not is_number(value)
+    assert not is_number(value, 0, float("inf"))
+
+
+def test_numbers_up_to_their_bounds() -> None:
+    """Bounds belong to the range; the largest float is still a number."""
+    assert all(map(is_number, [0, -1, 2.5, 10**300, sys.float_info.max]))
+    assert is_number(1, 1, 1)
+    assert not is_number(2, 0, 1)
+
+
+def test_an_integer_that_no_float_can_hold_is_out_of_range() -> None:
+    """It is refused as any other number outside its range, with its field."""
+    assert "f.yaml: key: 999" in mistake_of(ABOVE_FLOAT, "number")
+    assert "is out of range" in mistake_of([ABOVE_FLOAT], "numbers")
 
 
 @given(json_values())

@@ -18,6 +18,7 @@ from oasis_sim.errors import InputError, UsageError
 from oasis_sim.workload import FORMATS, Workload, closed_loop, load_workload, poisson
 from tests.strategies import (
     ABOVE_EXACT,
+    ABOVE_FLOAT,
     NOT_FINITE,
     bad_counts,
     file_contents,
@@ -145,7 +146,11 @@ def test_bad_counts_are_refused(tmp_path: Path, key: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, True, "1000", "1e9", "", [], {}, -1, ABOVE_EXACT, 1e300, *NOT_FINITE, ...]
+    "value",
+    [
+        *(None, True, "1000", "1e9", "", [], {}, -1, ABOVE_EXACT, ABOVE_FLOAT, 1e300),
+        *(*NOT_FINITE, ...),
+    ],
 )
 def test_bad_timestamps_are_refused(tmp_path: Path, value: Any) -> None:
     """Each wrong kind or range of timestamp is refused at its line and field."""
