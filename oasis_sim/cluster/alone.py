@@ -95,7 +95,7 @@ class NodeRunner:
     def _fetch(self, together: int) -> FetchCosts:
         network = self._sizes.cluster.network
         fixed, block = fetch_prices(network, self._sizes.block_layer, together)
-        return FetchCosts(fixed, block, 0, 0)
+        return FetchCosts(fixed, block, 0, 1, 0)
 
     def _end(self, visit: Visit, now_ps: int, log: NodeLog) -> tuple[int, int, int]:
         """Let a request go; return its number, its end and what it fetched."""

@@ -6,13 +6,15 @@
     completion:share=0.01,lost                     they never come: sent again after the time-out
     timeout:after=5s                               when a node gives up waiting for a completion
 
-Which transfers are hit is no chance: with share 0.01 every hundredth, counted per decode node.
+Which transfers are hit is no chance: of n, counted per decode node, floor(n * share) are, so with
+share 0.01 every hundredth and with 0.6 exactly three of five.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.text import plain
@@ -21,6 +23,8 @@ from oasis_sim.units import PS_PER_S, parse_time
 DEFAULT_TIMEOUT_PS = 5 * PS_PER_S
 FOREVER_PS = 1 << 62
 LEAST_SHARE = 0.001
+FINEST_SHARE = 1_000_000
+"""Shares of completions are the nearest fraction with no larger denominator."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +48,16 @@ class PrefillFault:
 
 @dataclass(frozen=True)
 class CompletionFault:
-    """Delay every n-th completion of a decode node's transfers; lost ones need the time-out."""
+    """Delay a share of a decode node's completions; lost ones need the time-out."""
 
-    every: int
+    share: Fraction
     delay_ps: int
     lost: bool
+
+    def hits(self, number: int) -> bool:
+        """Say whether completion `number`, counted from 1, is one of the share."""
+        parts, of = self.share.numerator, self.share.denominator
+        return number * parts // of > (number - 1) * parts // of
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,9 @@ class Faults:
         return bool(self.links or self.prefill or self.completion)
 
     @property
-    def fetch_every(self) -> int:
-        """Return of how many fetches one is late, 0 for none."""
-        return self.completion.every if self.completion else 0
+    def late_fetches(self) -> Fraction:
+        """Return the share of fetches that are late."""
+        return self.completion.share if self.completion else Fraction(0)
 
     @property
     def fetch_delay_ps(self) -> int:
@@ -83,17 +92,20 @@ def read_faults(texts: Sequence[str], prefill: int, decode: int) -> Faults:
     """Read `--fault` options for a cluster of so many nodes; raise UsageError that says how."""
     links, deaths = list[LinkFault](), list[PrefillFault]()
     completion, timeout = None, DEFAULT_TIMEOUT_PS
+    once: dict[str, str] = {}
     for text in texts:
         kind, parts = _parts(text)
+        if kind in once:
+            raise _wrong(text, f"is a second {kind}, after '{plain(once[kind])}'; give one")
         if kind == "link":
             links.append(_link(text, parts, prefill, decode))
         elif kind == "prefill":
             deaths.append(_death(text, parts, prefill))
         elif kind == "completion":
-            completion = _completion(text, parts)
+            once[kind], completion = text, _completion(text, parts)
         elif kind == "timeout":
             _only(text, parts, ("after",), ())
-            timeout = _time(text, parts, "after")
+            once[kind], timeout = text, _time(text, parts, "after")
         else:
             raise _wrong(text, "starts with none of link, prefill, completion, timeout")
     return Faults(tuple(links), tuple(deaths), completion, timeout, tuple(texts))
@@ -112,10 +124,13 @@ def _parts(text: str) -> tuple[str, dict[str, str]]:
     kind, _, rest = text.partition(":")
     parts: dict[str, str] = {}
     for part in rest.split(",") if rest else ():
-        key, _, value = part.partition("=")
+        name, equals, value = part.partition("=")
+        key = name.strip()
         if key in parts:
             raise _wrong(text, f"says {plain(key)} twice")
-        parts[key.strip()] = value.strip()
+        if equals and key == "lost":
+            raise _wrong(text, "gives lost a value; write lost alone, or leave it out")
+        parts[key] = value.strip()
     return kind.strip(), parts
 
 
@@ -142,11 +157,13 @@ def _death(text: str, parts: Mapping[str, str], prefill: int) -> PrefillFault:
 
 def _completion(text: str, parts: Mapping[str, str]) -> CompletionFault:
     _only(text, parts, ("share",), ("delay", "lost"))
-    every = max(1, round(1.0 / _share(text, parts)))
+    share = Fraction(_share(text, parts)).limit_denominator(FINEST_SHARE)
     if ("delay" in parts) == ("lost" in parts):
         raise _wrong(text, "needs delay=TIME or lost")
     lost = "lost" in parts
-    return CompletionFault(every, 0 if lost else _time(text, parts, "delay"), lost)
+    if lost and share == 1:
+        raise _wrong(text, "loses every completion, so nothing ever arrives; use a share below 1")
+    return CompletionFault(share, 0 if lost else _time(text, parts, "delay"), lost)
 
 
 def _until(text: str, parts: Mapping[str, str], at_ps: int) -> int:

@@ -224,7 +224,10 @@ class ClusterLoop:
         share = self.transport.share(self.cluster.prefill + node.number)
         for visit in node.batch.visits if faults.links else ():
             share = min(share, self.transport.share(visit.prefill))
-        return FetchCosts(fixed, block / share, faults.fetch_every, faults.fetch_delay_ps)
+        late = faults.late_fetches
+        return FetchCosts(
+            fixed, block / share, late.numerator, late.denominator, faults.fetch_delay_ps
+        )
 
     def _tell(self, tokens: int) -> None:
         """Count output tokens of steps that are over."""

@@ -60,11 +60,15 @@ class StepOut(NamedTuple):
 
 
 class FetchCosts(NamedTuple):
-    """Give the price of a layer's fetch: once and per block; every `every`-th is `late` too."""
+    """Give the price of a layer's fetch: once and per block.
+
+    Of `late_of` fetches `late_parts` are `late` too; 0 of 1 where nothing breaks.
+    """
 
     fixed: int
     per_block: float
-    every: int
+    late_parts: int
+    late_of: int
     late: int
 
 
@@ -85,10 +89,11 @@ def _fetch(remote: RemoteRows, fetch: FetchCosts, sizes: Int64, transfer: Int64,
         if blocks > 0:
             transfer[group] += fetch.fixed + round(blocks * fetch.per_block)
             log[LOG_REMOTE] += blocks * sizes[group]
-            if fetch.every > 0:
-                old = remote.fetches[0] // fetch.every
+            if fetch.late_parts > 0:
+                old = remote.fetches[0] * fetch.late_parts // fetch.late_of
                 remote.fetches[0] += sizes[group]
-                late += (remote.fetches[0] // fetch.every - old) * fetch.late
+                new = remote.fetches[0] * fetch.late_parts // fetch.late_of
+                late += (new - old) * fetch.late
     return late
 
 

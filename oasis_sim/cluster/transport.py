@@ -12,7 +12,11 @@ from oasis_sim.cluster.record import Record
 from oasis_sim.cluster.sizes import Parts
 from oasis_sim.cluster.visit import Visit
 from oasis_sim.engine.fabric import Fabric
+from oasis_sim.errors import RunFailed
 from oasis_sim.network import Transfer
+
+MOST_SENDS = 10_000
+"""A transfer that is lost so often is given up, and the run with it."""
 
 
 class Transport:
@@ -66,9 +70,11 @@ class Transport:
     def _one(
         self, visit: Visit, transfer: Transfer, life: int
     ) -> Generator[simpy.Event, Any, None]:
-        """Send one part, again if its completion is lost."""
+        """Send one part, again if its completion is lost; raise RunFailed if that never ends."""
         faults = self._cluster.faults
-        while visit.life == life:
+        for _ in range(MOST_SENDS):
+            if visit.life != life:
+                return
             start = int(self._env.now)
             yield from self._flow(visit, transfer, life)
             late = self._is_hit(visit.decode)
@@ -80,6 +86,11 @@ class Transport:
             yield self._env.timeout(max(0, start + faults.timeout_ps - int(self._env.now)))
             self._record.requests.resent_bytes[visit.job.index] += transfer.total_bytes
             self._record.vain_bytes += transfer.total_bytes
+        raise RunFailed(
+            f"the hand-over of request {visit.job.index} from prefill{visit.prefill} to "
+            f"decode{visit.decode} was sent {MOST_SENDS:,} times and its completion was lost every "
+            "time; lower the share of --fault completion"
+        )
 
     def _flow(
         self, visit: Visit, transfer: Transfer, life: int
@@ -114,4 +125,4 @@ class Transport:
         """Count a completion of a decode node; say whether it is one that fails."""
         completion = self._cluster.faults.completion
         self._completions[decode] += 1
-        return completion is not None and self._completions[decode] % completion.every == 0
+        return completion is not None and completion.hits(self._completions[decode])

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oasis_sim.cluster import ClusterResult, decode, simulate_cluster
+from oasis_sim.cluster import ClusterResult, decode, simulate_cluster, transport
 from oasis_sim.cluster.apart import Front
 from oasis_sim.cluster.growth import Growth
 from oasis_sim.cluster.series import BIN_PS, Changes, Level, Series
@@ -270,6 +270,31 @@ def test_lost_completions_are_sent_again_after_the_time_out() -> None:
     assert mean_ttft(lost) > mean_ttft(run(given, nodes(1, 1, given)))
 
 
+@pytest.mark.parametrize("share", ["0.001", "0.25", "0.6", "0.7", "0.999", "1"])
+def test_a_share_of_completions_is_hit_exactly(share: str) -> None:
+    """Of the first n completions floor(n * share) are hit, for every n."""
+    fault = nodes(1, 1, scenario(), f"completion:share={share},delay=1ms").faults.completion
+    assert fault is not None
+    hits = np.cumsum([fault.hits(number) for number in range(1, 2001)])
+    assert hits.tolist() == [n * int(float(share) * 1000 + 0.5) // 1000 for n in range(1, 2001)]
+
+
+def test_losing_most_completions_still_ends() -> None:
+    """At share 0.7 of n + r completions floor(0.7 (n + r)) = r are sent again; n arrive."""
+    given = scenario("dense", closed_loop(6, 1600, 10), concurrency=2)
+    lost = run(given, nodes(1, 1, given, "completion:share=0.7,lost", "timeout:after=30ms"))
+    resent = lost.vain_bytes // lost.hand_overs.union_bytes[0]
+    assert (6 + resent) * 7 // 10 == resent
+
+
+def test_a_hand_over_that_is_always_lost_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says which one; nothing goes on for ever."""
+    given = scenario()
+    monkeypatch.setattr(transport, "MOST_SENDS", 3)
+    with pytest.raises(RunFailed, match=r"request \d+ from prefill0 to decode0 was sent 3"):
+        run(given, nodes(1, 1, given, "completion:share=0.999,lost", "timeout:after=30ms"))
+
+
 def test_late_completions_stall_steps() -> None:
     """Fetches that are noticed late hold the foreground up."""
     given = scenario()
@@ -313,6 +338,10 @@ def test_without_a_prefill_node_the_run_fails() -> None:
         "completion:share=0.1",
         "completion:share=0.1,lost,delay=1s",
         "completion:share=0.1,share=0.2,lost",
+        "completion:share=0.1,lost=no",
+        "completion:share=0.1,lost=",
+        "completion:share=1,lost",
+        "link:node=decode0,at=1s, at=2s,share=0.5",
         "timeout:after=soon",
     ],
 )
@@ -320,6 +349,19 @@ def test_faults_that_cannot_be_read_are_refused(text: str) -> None:
     """The message repeats the text and shows how one is written."""
     with pytest.raises(UsageError, match="for example link:node="):
         nodes(1, 1, scenario(), text)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("completion:share=0.1,lost", "completion:share=0.2,delay=1ms"),
+        ("timeout:after=1s", "timeout:after=1s"),
+    ],
+)
+def test_faults_of_which_there_is_one_are_not_replaced(texts: tuple[str, str]) -> None:
+    """A second one is refused, even the same again, with both texts."""
+    with pytest.raises(UsageError, match=f"is a second .*'{texts[0]}'"):
+        nodes(1, 1, scenario(), *texts)
 
 
 # Parts
