@@ -25,6 +25,7 @@ class RequestBook:
         self.concurrency = concurrency
         self.think_ps = think_ps if concurrency is not None else 0
         self._in_system = 0
+        self._sent = 0
         self.generated_total = 0
         self.expected_total = int(workload.output_tokens.sum())
         self.first_refusal: str | None = None
@@ -45,6 +46,11 @@ class RequestBook:
         """Return when a request arrives by the workload."""
         return int(self._workload.arrival_ps[index])
 
+    @property
+    def next_due_ps(self) -> int | None:
+        """Return when the next request that was not sent yet arrives; None when all were sent."""
+        return self.due_ps(self._sent) if self._sent < len(self) else None
+
     def at_limit(self) -> bool:
         """Say whether the client has as many requests in the system as it may."""
         return self.concurrency is not None and self._in_system >= self.concurrency
@@ -64,6 +70,7 @@ class RequestBook:
         )
         self._arrival[index] = now_ps
         self._in_system += 1
+        self._sent += 1
         self._active[index] = job
         return job
 

@@ -148,7 +148,8 @@ class RunResult:
     """Collect everything that one simulated run produced.
 
     `itl_ps` and `itl_count` give inter-token latencies with multiplicity: `itl_count[i]` tokens
-    came `itl_ps[i]` picoseconds after their predecessor.
+    came `itl_ps[i]` picoseconds after their predecessor. `held_ps` is the time for which each kind
+    of ``holdups`` kept the batch from growing, None where it was not observed (several nodes).
     """
 
     scenario: Scenario
@@ -163,6 +164,7 @@ class RunResult:
     schedule: Schedule | None
     notes: tuple[str, ...]
     folded: StepTotals | None = None
+    held_ps: Mapping[str, int] | None = None
 
     @cached_property
     def totals(self) -> StepTotals:

@@ -6,6 +6,7 @@ from collections import deque
 
 from oasis_sim.engine.batch import Job, Phase
 from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.holdups import Holdups
 from oasis_sim.engine.memory import Pool, footprint, shortage
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
@@ -32,8 +33,10 @@ class Service:
         self.prefilling: list[Job] = []
         self.running: list[Job] = []
         self.copied: list[Job] = []
+        self.holdups = Holdups()
         self.prefill_flops = 0.0
         self._copied_bytes = 0
+        self._batch_lacks: str | None = None
 
     @property
     def idle(self) -> bool:
@@ -59,31 +62,51 @@ class Service:
 
         A static batch is admitted whole, when the one before has ended.
         """
-        if self.cost.costs.static_batches:
-            self._admit_batch(now_ps)
-            return
+        static = self.cost.costs.static_batches
+        lacking = self._admit_batch(now_ps) if static else self._admit_singly(now_ps)
+        self.holdups.change(now_ps, lacking or self._why_no_more(now_ps))
+
+    def _admit_singly(self, now_ps: int) -> str | None:
+        """Admit requests one after the other; return the memory that refused one, if any."""
         chunk = self.cost.costs.prefill.chunk_tokens
         queued = sum(job.target - job.context for job in self.prefilling)
         while self.waiting and queued < chunk:
             job = self.waiting[0]
-            host = self.sizes.host_bytes(job.prompt + job.output)
-            if self._prefill_bytes(job) > self.hbm.free_bytes or host > self.host.free_bytes:
-                return
+            if self.sizes.host_bytes(job.prompt + job.output) > self.host.free_bytes:
+                return "host"
+            if self._prefill_bytes(job) > self.hbm.free_bytes:
+                return "hbm"
             self._start(self.waiting.popleft(), now_ps)
             queued += job.target
+        return None
 
-    def _admit_batch(self, now_ps: int) -> None:
+    def _why_no_more(self, now_ps: int) -> str:
+        """Say why no more requests are in service, where memory has not refused one."""
+        if self.waiting:
+            return "prefill"
+        due = self.book.next_due_ps
+        if due is None:
+            return "requests"
+        return "concurrency" if self.book.concurrency and due <= now_ps else "arrivals"
+
+    def _admit_batch(self, now_ps: int) -> str | None:
         """Admit as many as the client sends at once; without a limit, as many as fit.
 
-        Raises RunFailed, with the arithmetic, when a batch of the asked size does not fit.
+        Return the memory that keeps the others waiting, if any. Raises RunFailed, with the
+        arithmetic, when a batch of the asked size does not fit.
         """
-        if not self.idle or not self.waiting:
-            return
+        if not self.waiting:
+            return None
+        if not self.idle:
+            return self._batch_lacks
         limit = self.book.concurrency
         size = len(self.waiting) if limit is None else min(limit, len(self.waiting))
         batch = list(self.waiting)[:size]
+        self._batch_lacks = None
         if limit is None:
             while len(batch) > 1 and not self._batch_fits(batch):
+                hbm, _ = self._batch_bytes(batch)
+                self._batch_lacks = "hbm" if hbm > self.hbm.capacity_bytes else "host"
                 batch.pop()
         elif not self._batch_fits(batch):
             hbm, host = self._batch_bytes(batch)
@@ -95,6 +118,7 @@ class Service:
             )
         for _ in batch:
             self._start(self.waiting.popleft(), now_ps)
+        return self._batch_lacks
 
     def _batch_bytes(self, batch: list[Job]) -> tuple[int, int]:
         """Return the most HBM and host bytes that a static batch holds at once."""

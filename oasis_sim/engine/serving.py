@@ -75,6 +75,7 @@ class ServingLoop:
         """Simulate until every request is done or `max_steps` steps have run."""
         self.env.process(self._arrivals())
         self.env.run(until=self.env.process(self._serve()))
+        self.service.holdups.change(int(self.env.now), None)
 
     def _arrivals(self) -> Generator[simpy.Event, Any, None]:
         for index in range(len(self.book)):

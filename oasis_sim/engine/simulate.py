@@ -55,6 +55,7 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         ),
         schedule=build_schedule(scenario, walks, window.steps),
         notes=notes_of(scenario, walks, book, steps),
+        held_ps=loop.service.holdups.time_ps,
     )
 
 

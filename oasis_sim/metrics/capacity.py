@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from oasis_sim.engine.result import RunResult
+from oasis_sim.metrics.distribution import significant
 
 NEARLY_FULL = 0.9
 """With open arrivals, memory limits a batch that came this close to filling it."""
 
-LIMITS = ("concurrency", "requests", "arrivals", "hbm", "host")
+LIMITS = ("concurrency", "requests", "arrivals", "prefill", "hbm", "host")
+REFUSALS = ("hbm", "host", "concurrency")
 
 
 @dataclass(frozen=True)
@@ -17,17 +20,23 @@ class Capacity:
     """Say how many requests of the longest length fit, at full length and as they decode.
 
     `request_bytes` is the HBM of one of them. `host_fit` is None where none is in host memory.
-    `limit` is one of LIMITS.
+    `limit` is one of LIMITS, `held_share` the share of time that it held up admission, None where
+    that was not observed.
     """
 
     request_bytes: int
     hbm_fit: int
     host_fit: int | None
     limit: str
+    held_share: float | None
 
 
 def capacity(result: RunResult) -> Capacity:
-    """Return what fits into each memory and the smallest of the limits of the batch."""
+    """Return what fits into each memory, and what kept the batch from growing.
+
+    That is what held up admission for the longest time. Where it was not observed, it is the
+    smallest of the limits, at the longest request's size.
+    """
     memory, workload = result.memory, result.scenario.workload
     scheme = result.scenario.scheme
     longest = int((workload.prompt_tokens + workload.output_tokens).max())
@@ -36,7 +45,23 @@ def capacity(result: RunResult) -> Capacity:
     hbm_fit = memory.kv_pool_bytes // max(size, 1)
     each = memory.host_request_bytes
     host_fit = memory.host_capacity_bytes // each if each else None
-    return Capacity(size, hbm_fit, host_fit, _limit(result, hbm_fit, host_fit))
+    held = result.held_ps
+    if held is None:
+        return Capacity(size, hbm_fit, host_fit, _limit(result, hbm_fit, host_fit), None)
+    limit = longest_holdup(held)
+    share = significant(held[limit] / max(sum(held.values()), 1))
+    return Capacity(size, hbm_fit, host_fit, limit, share)
+
+
+def longest_holdup(held_ps: Mapping[str, int]) -> str:
+    """Return what held up admission longest.
+
+    The wait for a place in prefill, and the end of a run in which no request is left to come,
+    count only where nothing was refused.
+    """
+    refused = any(held_ps[kind] for kind in REFUSALS)
+    kinds = (*REFUSALS, "arrivals") if refused else ("arrivals", "prefill", "requests")
+    return max(kinds, key=lambda kind: held_ps[kind])
 
 
 def _limit(result: RunResult, hbm_fit: int, host_fit: int | None) -> str:

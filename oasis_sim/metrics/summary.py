@@ -37,6 +37,7 @@ def summarise(result: RunResult) -> dict[str, Any]:
         "links": links(result),
         "tiers": _tiers(result, room),
         "batch_limit": room.limit,
+        "batch_limit_share_of_time": room.held_share,
         "residency": _residency(result),
         "quality": _quality(result),
         "requests": _requests(result),
@@ -163,6 +164,7 @@ def _residency(result: RunResult) -> dict[str, float | None]:
     needed = totals.needed_blocks
     missed = _ratio(needed, places * scenario.scheme.chosen_blocks)
     return {
+        "chosen_blocks": scenario.scheme.chosen_blocks if scenario.scheme.selects else None,
         "needed_blocks": _ratio(needed, places),
         "admitted_blocks": _ratio(totals.admitted_blocks, places),
         "deferred_blocks": _ratio(totals.deferred_blocks, places),

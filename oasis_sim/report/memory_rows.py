@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from oasis_sim.report.numbers import count, counted, gibibytes
+from oasis_sim.report.numbers import count, counted, gibibytes, percent
 from oasis_sim.report.row import Row, Summary
 
 LIMITS = {
     "concurrency": "concurrency",
     "requests": "requests",
     "arrivals": "arrivals",
+    "prefill": "prefill",
     "hbm": "HBM pool",
     "host": "host memory",
+}
+
+SPARSE_PARTS = (
+    ("working set", "working_set_bytes"),
+    ("index of keys", "compressed_keys_bytes"),
+    ("draft KV", "draft_kv_bytes"),
+)
+HELD_UP = {
+    "concurrency": "clients were at their limit",
+    "arrivals": "no request waited",
+    "prefill": "requests waited for prefill",
+    "hbm": "it refused the next request",
+    "host": "it refused the next request",
 }
 
 
@@ -18,9 +32,12 @@ def batch_limit(summary: Summary) -> Row:
     """Name what keeps the batch from growing, beside how many requests each memory holds."""
     scenario, tiers = summary["scenario"], summary["tiers"]
     host_fit = tiers["host"]["requests_that_fit"]
-    parts = [f"HBM pool: {_fit(tiers['hbm']['requests_that_fit'])}"]
+    parts = [f"HBM pool: {_fit(tiers['hbm']['requests_that_fit'], summary)}"]
     if host_fit is not None:
-        parts.insert(0, f"host memory: {_fit(host_fit)}")
+        parts.insert(0, f"host memory: {_fit(host_fit, summary)}")
+    share = summary.get("batch_limit_share_of_time")
+    if share is not None and summary["batch_limit"] in HELD_UP:
+        parts.insert(0, f"{percent(share)} of the time {HELD_UP[summary['batch_limit']]}")
     if scenario["concurrency"] is None:
         parts.append("no limit of concurrency")
     else:
@@ -53,16 +70,20 @@ def memory(summary: Summary) -> tuple[Row, ...]:
     )
 
 
-def _fit(requests: int) -> str:
-    return f"{count(requests)} {'fits' if requests == 1 else 'fit'}"
+def _fit(requests: int, summary: Summary) -> str:
+    of = "" if _all_alike(summary) else " of the longest request"
+    return f"{count(requests)}{of} {'fits' if requests == 1 else 'fit'}"
 
 
 def whose(summary: Summary) -> str:
     """Name the request whose sizes are given: requests may differ in length."""
+    return "a request" if _all_alike(summary) else "the longest request"
+
+
+def _all_alike(summary: Summary) -> bool:
     load = summary["scenario"]["workload"]
     ranges = (load["prompt_tokens"], load["output_tokens"])
-    same = all(tokens["min"] == tokens["max"] for tokens in ranges)
-    return "a request" if same else "the longest request"
+    return all(tokens["min"] == tokens["max"] for tokens in ranges)
 
 
 def _dense(summary: Summary) -> Row:
@@ -70,7 +91,7 @@ def _dense(summary: Summary) -> Row:
     size = hbm["dense_request_bytes"]
     fit = hbm["kv_pool_bytes"] // max(size, 1)
     draft = ", its draft KV" if hbm["sparse_request_parts"]["draft_kv_bytes"] else ""
-    detail = f"{whose(summary)} with all its KV{draft} and one block to spare; {_fit(fit)}"
+    detail = f"{whose(summary)} with all its KV{draft} and one block to spare; {_fit(fit, summary)}"
     if scenario["offload"] and scenario["offload_at"] != "layer":
         detail += "; prefill needs the whole prompt in HBM like this"
     return Row("Request, dense", gibibytes(size), detail)
@@ -83,9 +104,13 @@ def _sparse(summary: Summary) -> tuple[Row, ...]:
     if not summary["scenario"]["offload"] or hbm["decode_request_bytes"] != size:
         return ()
     detail = (
-        f"{whose(summary)} as it decodes: working set {gibibytes(parts['working_set_bytes'])} + "
-        f"index of keys {gibibytes(parts['compressed_keys_bytes'])} + draft KV "
-        f"{gibibytes(parts['draft_kv_bytes'])}; {_fit(hbm['requests_that_fit'])}"
+        f"{whose(summary)} as it decodes: "
+        + " + ".join(
+            f"{name} {gibibytes(parts[key])}"
+            for name, key in SPARSE_PARTS
+            if parts[key] or key == "working_set_bytes"
+        )
+        + f"; {_fit(hbm['requests_that_fit'], summary)}"
     )
     return (Row("Request, sparse", gibibytes(size), detail),)
 
@@ -99,5 +124,5 @@ def _host(summary: Summary) -> tuple[Row, ...]:
         f"{gibibytes(host['request_bytes'])} for {whose(summary)}"
     )
     if host["requests_that_fit"] is not None:
-        detail += f"; {_fit(host['requests_that_fit'])}"
+        detail += f"; {_fit(host['requests_that_fit'], summary)}"
     return (Row("Host at peak", gibibytes(host["peak_bytes"]), detail),)

@@ -23,6 +23,7 @@ from oasis_sim.report.numbers import (
 )
 from oasis_sim.report.quality_rows import quality_rows
 from oasis_sim.report.row import Row, Summary
+from oasis_sim.report.why import WAITED_ON_DEMAND
 
 MARK = "*"
 
@@ -141,7 +142,7 @@ def _speed(summary: Summary) -> tuple[Row, ...]:
             f"p50 {milliseconds(steps['step_ms']['p50'])}; roofline "
             f"{milliseconds(bounds['step_ms_lower'])}; {counted(steps['count'], 'step')}",
         ),
-        Row("Time bound by", *_bound(summary)),
+        Row("Steps bound by", *_bound(summary)),
     )
 
 
@@ -173,9 +174,11 @@ def _bound(summary: Summary) -> tuple[str, str]:
         return "nothing", "no step was run"
     first, *others = (f"{name} {percent(share)}" for share, name in present)
     text = [", ".join(["of the time", *others])]
-    if summary["scenario"]["offload"]:
+    scenario = summary["scenario"]
+    if scenario["offload"]:
         waited = milliseconds(summary["stages_ms_per_step"]["transfer_wait"])
-        text.append(f"compute waits {waited} per step for transfers")
+        causes = WAITED_ON_DEMAND if scenario["lookahead"] == "none" else "for transfers"
+        text.append(f"compute waits {waited} per step {causes}")
     return first, "; ".join(text)
 
 
@@ -212,7 +215,6 @@ def _working_set(summary: Summary) -> tuple[Row, ...]:
     if residency["needed_blocks"] is None:
         return ()
     left = number(residency["deferred_blocks"])
-    chosen = scenario["budget_tokens"] // scenario["block_tokens"]
     most = "as many as hide under the step"
     if scenario["cap_blocks"] is not None:
         ratio = scenario["fetch_ratio"]
@@ -221,7 +223,7 @@ def _working_set(summary: Summary) -> tuple[Row, ...]:
         Row(
             "Blocks missing",
             number(residency["needed_blocks"]),
-            f"of about {count(chosen)} predicted; {percent(residency['hit_rate'])} were resident",
+            f"{_predicted(residency)}{percent(residency['hit_rate'])} were resident",
         ),
         Row(
             "Blocks fetched",
@@ -229,6 +231,12 @@ def _working_set(summary: Summary) -> tuple[Row, ...]:
             f"{most}; {left} left in host memory, not attended",
         ),
     )
+
+
+def _predicted(residency: Mapping[str, Any]) -> str:
+    """Say how many blocks a head predicts; runs of earlier versions did not write it."""
+    chosen = residency.get("chosen_blocks")
+    return "" if chosen is None else f"of {count(chosen)} predicted; "
 
 
 def _requests(summary: Summary) -> tuple[Row, ...]:

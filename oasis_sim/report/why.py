@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from oasis_sim.report.memory_rows import whose
 from oasis_sim.report.numbers import counted, gibibytes, gigabytes, number, percent
 from oasis_sim.report.row import Summary
 from oasis_sim.report.side_by_side import Case
@@ -20,6 +21,7 @@ CRITICAL = (
 )
 """Stages that follow one another in a step; the others run beside them, or inside the wait."""
 
+WAITED_ON_DEMAND = "for prediction, selection and transfer"
 SHOWN_STAGES = 3
 LEAST_SHARE = 0.02
 
@@ -38,7 +40,7 @@ def _time_limit(summary: Summary) -> tuple[str | None, str]:
     if not any(shares.values()):
         return None, "no step was run"
     bound = max(shares, key=lambda name: shares[name])
-    text = f"{percent(shares[bound])} of the time is bound by {bound}"
+    text = f"{percent(shares[bound])} of the time is in steps bound by {bound}"
     if bound == "transfer":
         text += f" ({_transfer_reason(summary)})"
     else:
@@ -55,6 +57,8 @@ def _transfer_reason(summary: Summary) -> str:
     if not summary["scenario"]["offload"]:
         return f"scan and selection are on the critical path: {waited}"
     if summary["scenario"]["lookahead"] == "none":
+        waited += f" {WAITED_ON_DEMAND}"
+    if summary["scenario"]["lookahead"] == "none":
         return f"blocks are fetched on demand, on the critical path: {waited}"
     return (
         f"PCIe at {percent(link['utilisation'])} of {number(link['limit_gb_per_s'])} GB/s: {waited}"
@@ -65,14 +69,16 @@ def _batch_limit(summary: Summary) -> tuple[str, str]:
     """Return what holds the batch where it is, as the summary says, and why in words."""
     scenario, tiers = summary["scenario"], summary["tiers"]
     hbm, host = tiers["hbm"], tiers["host"]
+    each = f"each ({whose(summary)})"
     why = {
         "concurrency": f"no more than {counted(scenario['concurrency'], 'request')} at once",
         "requests": f"there is no more than {counted(scenario['requests'], 'request')}",
         "arrivals": "memory would hold more than arrive",
+        "prefill": "requests wait for a place in prefill",
         "hbm": f"HBM holds about {counted(hbm['requests_that_fit'], 'request')}: KV pool "
-        f"{gibibytes(hbm['kv_pool_bytes'])} / {gibibytes(hbm['decode_request_bytes'])} each",
+        f"{gibibytes(hbm['kv_pool_bytes'])} / {gibibytes(hbm['decode_request_bytes'])} {each}",
         "host": f"host memory holds about {counted(host['requests_that_fit'], 'request')}: "
-        f"{gibibytes(host['capacity_bytes'])} / {gibibytes(host['request_bytes'])} each",
+        f"{gibibytes(host['capacity_bytes'])} / {gibibytes(host['request_bytes'])} {each}",
     }
     limit = summary["batch_limit"]
     return limit, why[limit]

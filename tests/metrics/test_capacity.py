@@ -161,6 +161,32 @@ def test_arrivals_limit_a_batch_that_memory_would_not() -> None:
     assert "arrivals" == summarise(simulate(load))["batch_limit"]
 
 
+def test_a_run_that_is_stopped_in_prefill_waits_for_prefill() -> None:
+    """Host memory would refuse the sixth request later; two steps never ask for it."""
+    load = scenario("oasis", workload=closed_loop(12, 8_192, 40), concurrency=None, max_steps=2)
+    found = summarise(simulate(load))
+    assert ("prefill", 1.0) == (found["batch_limit"], found["batch_limit_share_of_time"])
+
+
+def test_one_long_request_does_not_make_memory_the_limit() -> None:
+    """Nothing was refused, though a batch of the longest request would not fit."""
+    load = closed_loop(40, 1_024, 40)
+    prompts = load.prompt_tokens.copy()
+    prompts[0] = 60_000
+    mixed = scenario(
+        "oasis",
+        profile=card(8 * 10**9, 100_000_000),
+        workload=replace(load, prompt_tokens=prompts),
+        concurrency=None,
+    )
+    result = simulate(mixed)
+    found = summarise(result)
+    assert found["tiers"]["host"]["requests_that_fit"] < found["steps"]["running_batch"]["max"]
+    assert found["batch_limit"] not in ("hbm", "host")
+    assert result.held_ps is not None
+    assert result.held_ps["host"] == 0
+
+
 def test_memory_filled_by_prefill_limits_the_batch() -> None:
     """Prefill holds memory too: a full pool with few rows is not for want of arrivals."""
     due = np.array([0, PS_PER_S], dtype=np.int64)

@@ -154,6 +154,7 @@ def test_residency_is_per_row_head_layer_and_step() -> None:
     """The factory misses 5 blocks, fetches 4 and leaves 1 for each of 128 predicted."""
     residency = summarise(tiny_result())["residency"]
     assert residency == {
+        "chosen_blocks": 128,
         "needed_blocks": 5.0,
         "admitted_blocks": 4.0,
         "deferred_blocks": 1.0,

@@ -201,7 +201,7 @@ def test_what_bounds_the_run_is_a_share_of_time() -> None:
     bound = steps.bound.copy()
     bound[-1] = BOUNDS.index("transfer")
     found = lines_of(tiny_result(steps=replace(steps, end_ps=end, bound=bound)))
-    assert found["Time bound by"].startswith("transfer 50.0 % | of the time, compute 33.3 %, ")
+    assert found["Steps bound by"].startswith("transfer 50.0 % | of the time, compute 33.3 %, ")
 
 
 def test_the_limit_of_the_batch_is_named() -> None:
