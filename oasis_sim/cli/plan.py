@@ -48,7 +48,11 @@ UNSAID = ("workers", "quiet", "output_format", "reports", "force")
     "budget=1024..4096x2. Repeatable.",
 )
 @click.option(
-    "--slo", required=True, metavar="TARGETS", help="Such as 'ttft_p95=2s,tpot_p99=50ms'."
+    "--slo",
+    required=True,
+    multiple=True,
+    metavar="TARGETS",
+    help="Such as 'ttft_p95=2s,tpot_p99=50ms'; all must be met. Repeatable.",
 )
 @click.option("--price-file", metavar="FILE", help="Your prices: currency and gpu_hour by profile.")
 @click.option(

@@ -35,7 +35,7 @@ def jobs_of(values: Mapping[str, Any]) -> list[Job]:
         raise UsageError("plan simulates requests to their end; leave --steps out")
     if values["gpu"] is not None and values["profile"] is not None:
         raise UsageError("--gpu and --profile name the same; give one")
-    targets = parse_slo(values["slo"])
+    targets = parse_slo(",".join(values["slo"]))
     fixed = values["requests"] is not None or values["workload"] is not None
     sizes = TENSOR_PARALLEL if values["tp"] is None else (values["tp"],)
     cards = values["profile"] or "h100" if values["gpu"] is None else values["gpu"]

@@ -13,6 +13,7 @@ from oasis_sim.plan.needs import needs
 from oasis_sim.plan.planner import Answer, Fleet, bracket_words, shortfall
 from oasis_sim.plan.prices import Prices
 from oasis_sim.plan.probe import Probe, share_of
+from oasis_sim.plan.ranking import in_order, is_by_cost, tie_sentence, tied
 from oasis_sim.plan.sensitivity import Finding, Reach
 from oasis_sim.plan.slo import Reading
 from oasis_sim.report.chart import Bar, draw
@@ -63,22 +64,13 @@ class Plan:
         return self.prices.per_million_tokens(fleet.spec.profile, fleet.gpus, rate)
 
     def ranked(self) -> list[Fleet]:
-        """Return the fleets, best first: by cost where all have a price, else by GPUs.
-
-        Equals go by head-room, then by their order.
-        """
+        """Return the fleets, best first, as `oasis_sim.plan.ranking` says."""
         fleets = [answer.fleet for answer in self.answers if answer.fleet is not None]
-        costs = [self.cost(fleet) for fleet in fleets]
-        by_cost = all(cost is not None for cost in costs)
-        keys = [
-            (cost if by_cost and cost is not None else fleet.gpus, -_room(fleet))
-            for fleet, cost in zip(fleets, costs, strict=True)
-        ]
-        return [fleets[i] for i in sorted(range(len(fleets)), key=lambda i: keys[i])]
+        return in_order(fleets, self.costs(fleets))
 
-
-def _room(fleet: Fleet) -> float:
-    return fleet.meets.tightest.head_room or 0.0
+    def costs(self, fleets: Sequence[Fleet]) -> list[float | None]:
+        """Return the cost of each fleet."""
+        return [self.cost(fleet) for fleet in fleets]
 
 
 def rows(plan: Plan) -> list[list[str]]:
@@ -166,7 +158,10 @@ def alternative(plan: Plan, best: Fleet, other: Fleet) -> str:
 
 def recommendation(plan: Plan, fleet: Fleet) -> list[str]:
     """Return what to take, its head-room, what binds it, and how to look closer."""
-    rule = "cheapest" if plan.cost(fleet) is not None else "fewest GPUs"
+    ranked = plan.ranked()
+    costs = plan.costs(ranked)
+    rule = "cheapest" if is_by_cost(costs) else "fewest GPUs"
+    rule += ", tie" if tied(ranked, costs) else ""
     replicas = "1 replica" if fleet.replicas == 1 else f"{fleet.replicas} replicas"
     found = [
         f"recommended ({rule}): {name_of(fleet)}, {replicas} of tp {fleet.spec.tp}; "
@@ -208,8 +203,10 @@ def _is_full(probe: Probe) -> bool:
 
 def notes(plan: Plan) -> list[str]:
     """Return what the numbers rest on."""
-    found = []
     fleets = plan.ranked()
+    costs = plan.costs(fleets)
+    equals = tied(fleets, costs)
+    found = [tie_sentence(equals, is_by_cost(costs))] if equals else []
     if any(fleet.is_short for fleet in fleets):
         found.append(
             "requests arrived for less than five times their stay: percentiles are those of a "

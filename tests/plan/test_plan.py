@@ -147,6 +147,41 @@ def test_what_the_fleet_takes_is_said_with_each_capacity(
         assert option in fleet["command"]
 
 
+def test_targets_of_several_options_must_all_be_met(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--slo A --slo B` is `--slo A,B`; a target given twice is refused, wherever it stands."""
+    first, second = SLO.split(",")
+    merged = planned(capsys, *LOAD, "--scheme", "oasis", "--slo", first, "--slo", second)
+    asked = planned(capsys, *LOAD, "--scheme", "oasis", "--slo", SLO)
+    assert len(merged["targets"]) == 2
+    assert asked["fleets"] == merged["fleets"]
+    assert asked["inputs"] == merged["inputs"]
+    assert f"--slo {first} --slo {second}" in merged["command"]
+    assert plan(*LOAD, "--slo", SLO, "--slo", first) == 2
+    assert "twice" in capsys.readouterr().err
+
+
+def test_equal_fleets_are_all_named_and_the_smaller_card_is_first(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is left of a target does not make a dearer card the better one."""
+    load = [*SIZES, "--trace", "small.npz", "--rate", "1", "--tp", "1", "--scheme", "oasis"]
+    load += ["--slo", "tpot_p99=1s", "--gpu", "h200,h100"]
+    found = planned(capsys, *load)
+    assert [("h100", 1), ("h200", 1)] == [
+        (each["profile"], each["gpus"]) for each in found["fleets"]
+    ]
+    smaller, larger = (each["targets"][0]["head_room"] for each in found["fleets"])
+    assert smaller < larger
+    tie = "tie, 1 GPU each: h100 with oasis, h200 with oasis"
+    assert any(each.startswith(tie) and "give --price-file" in each for each in found["notes"])
+    (beside / "prices.yaml").write_text("currency: EUR\ngpu_hour: {h100: 4.5, h200: 4}\n")
+    priced = planned(capsys, *load, "--price-file", "prices.yaml")
+    assert ["h200", "h100"] == [fleet["profile"] for fleet in priced["fleets"]]
+    assert not [text for text in priced["notes"] if text.startswith("tie")]
+
+
 def test_cost_needs_a_price() -> None:
     """No price is made up."""
     assert Prices("USD", {"h100": 3.6}).per_million_tokens("h200", 1, 1.0) is None
