@@ -23,7 +23,7 @@ from oasis_sim.cli.options import (
     spec_from,
 )
 from oasis_sim.cli.terminal import Warnings, note, simulation_bar
-from oasis_sim.errors import UsageError
+from oasis_sim.errors import InputError, UsageError
 from oasis_sim.text import plain
 
 if TYPE_CHECKING:
@@ -152,14 +152,21 @@ def on_nodes(
 
 def load(values: Mapping[str, Any]) -> tuple[ScenarioSpec, Scenario]:
     """Return the scenario of the options, by name and loaded."""
+    from oasis_sim.network import load_network
     from oasis_sim.report.config import check_fingerprints, read_config
+    from oasis_sim.report.config_inputs import from_config
 
     if values["config"] is None:
         spec = with_nodes(spec_from(values), values)
         return spec, spec.scenario()
     config = read_config(values["config"])
     spec = with_nodes(spec_from(values, config.spec), values)
-    scenario = spec.scenario()
+    try:
+        scenario = spec.scenario()
+        if spec.disaggregation is not None:
+            load_network(spec.disaggregation.network)
+    except InputError as error:
+        raise from_config(values["config"], spec, error) from None
     check_fingerprints(config, scenario, except_for=overridden_inputs(values))
     return spec, scenario
 

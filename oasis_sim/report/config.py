@@ -196,7 +196,10 @@ def _read_scheme(fields: Fields, document: Document) -> Scheme:
         return load_scheme("oasis")
     value = document.value["scheme"]
     if isinstance(value, str):
-        return load_scheme(value)
+        try:
+            return load_scheme(value)
+        except InputError as error:
+            return fields.mistake("scheme", str(error), None, Scheme("unread"))
     lines = {
         path[1:]: line for path, line in document.lines.items() if path and path[0] == "scheme"
     }

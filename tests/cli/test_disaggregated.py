@@ -14,7 +14,7 @@ from oasis_sim.errors import UsageError
 from oasis_sim.trace import save_trace
 from tests.strategies import make_trace
 
-SMALL = ["--budget", "64", "--context", "200", "--output-tokens", "20", "--rate", "50"]
+SMALL = ["--budget", "32", "--context", "200", "--output-tokens", "20", "--rate", "50"]
 SMALL += ["--requests", "6", "--trace", "small.npz", "--block-size", "4", "--quiet"]
 NODES = ["--disaggregated", "2:2"]
 
@@ -82,7 +82,7 @@ def test_table_names_the_nodes(beside: Path, capsys: pytest.CaptureFixture[str])
 
 def test_dense_is_sent_whole(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A scheme that selects nothing defaults to full transfer and keeps nothing in host memory."""
-    words = [word for word in SMALL if word not in ("--budget", "64", "--block-size", "4")]
+    words = [word for word in SMALL if word not in ("--budget", "32", "--block-size", "4")]
     assert main(["run", *words, *NODES, "--scheme", "dense", "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["disaggregation"]["transfer"] == "full"
@@ -115,6 +115,37 @@ def test_what_makes_no_sense_is_refused(
     assert message in shown.err
     assert shown.out == ""
     assert not (beside / "one").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "field"),
+    [
+        ("profile", "profile"),
+        ("model", "model"),
+        ("scheme", "scheme"),
+        ("network", "disaggregation.network"),
+        ("trace", "trace.1"),
+    ],
+)
+def test_unknown_names_in_a_config_are_refused_with_file_line_and_key(
+    beside: Path, capsys: pytest.CaptureFixture[str], key: str, field: str
+) -> None:
+    """The name alone would not say where to look; an option that replaces it is named alone."""
+    names = {"profile": "h100", "model": "qwen3-8b", "scheme": "oasis", "network": "roce-100"}
+    names |= {key: "nope"}
+    lines = [f"{name}: {names[name]}" for name in ("profile", "model", "scheme")]
+    lines += ["trace:", "- small.npz", f"- {names.get('trace', 'small.npz')}"]
+    lines += ["disaggregation:", "  prefill: 1", "  decode: 1", f"  network: {names['network']}"]
+    text = "\n".join(["format: oasis-config", "version: 1", *lines, "  transfer: partial", ""])
+    (beside / "own.yaml").write_text(text)
+    line = 1 + next(number for number, words in enumerate(text.split("\n")) if "nope" in words)
+    assert main(["run", "--config", "own.yaml", "--out", "one", "--quiet"]) == 3
+    shown = capsys.readouterr()
+    assert f"own.yaml:{line}: {field}: nope: no " in shown.err
+    assert shown.out == ""
+    if key == "model":
+        assert main(["run", "--config", "own.yaml", "--model", "gone", "--out", "one"]) == 3
+        assert "own.yaml" not in capsys.readouterr().err
 
 
 def test_node_counts() -> None:
