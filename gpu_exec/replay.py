@@ -220,7 +220,7 @@ def _notes(
     sizes = sorted({pool.executed_unit_bytes for pool in executor.pools if pool.scaled})
     notes += [
         f"units are scaled down: {size:,} of {schedule.unit_bytes:,} bytes are stored and checked; "
-        "byte counts are units times the full size"
+        "bytes scheduled and moved are units times the full size, not bytes stored"
         for size in sizes
     ]
     if executor.info.timing != "gpu":

@@ -129,7 +129,17 @@ def show_scheme(name: str, output_format: str) -> None:
         entry["explanation"] = plain_value(explanation)
     elif output_format == "table":
         print_explanation(scheme, explanation)
+        print_scheme_file(scheme, derived)
+        return
     print_entry(entry, output_format)
+
+
+def print_scheme_file(scheme: Scheme, derived: Mapping[str, int]) -> None:
+    """Print a scheme as a scheme file holds it, and what follows from its parts as comments."""
+    from oasis_sim.fileio import dump_yaml
+
+    lines = [f"# {name}: {value:,}\n" for name, value in derived.items()]
+    sys.stdout.write("".join(["as a scheme file\n\n", dump_yaml(scheme.to_config()), *lines]))
 
 
 def print_explanation(scheme: Scheme, explanation: Explanation) -> None:

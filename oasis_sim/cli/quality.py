@@ -12,6 +12,7 @@ import click
 
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import MOST_TOKENS, PREDICTORS, output_options
+from oasis_sim.cli.terminal import note
 from oasis_sim.errors import UsageError
 
 if TYPE_CHECKING:
@@ -195,6 +196,8 @@ def quality(
         check_plot(plot, force=force)
     job = _Job(**{field: options.pop(field) for field in _Job.__dataclass_fields__})
     schemes = _schemes(job, options.pop("block_tokens"))
+    for text in dict.fromkeys(text for scheme in schemes for text in scheme.cautions):
+        note(text, job.quiet)
     result = run_job(job, schemes, _options(schemes, free_run, options))
     if plot is not None:
         draw_plot(result, plot)

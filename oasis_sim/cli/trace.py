@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,11 +124,15 @@ def stats(
     means over steps and heads, as fractions of the chosen blocks.
     """
     from oasis_sim.residency.stats import trace_stats
+    from oasis_sim.scheme.scheme import rounded_away
 
     found = _load(file)
     wanted = list(budgets) or _answerable(found, predictors)
     ratio_list = list(ratios) or list(DEFAULT_RATIOS)
     names = list(predictors) or None
+    for budget, ratio in product(wanted, ratio_list):
+        for text in rounded_away(ratio, budget // found.block_tokens):
+            note(text)
     if sample:
         rows = _sample_rows(found, wanted, ratio_list, names)
     else:

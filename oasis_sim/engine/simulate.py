@@ -108,7 +108,7 @@ def notes_of(
     scenario: Scenario, walks: Walks, book: RequestBook, steps: StepLog
 ) -> tuple[str, ...]:
     """Return what a reader of the result should know."""
-    found = list(scenario.workload.warnings)
+    found = [*scenario.workload.warnings, *scenario.scheme.cautions]
     if book.rejected:
         found.append(
             f"{counted(book.rejected, 'request')} refused; {book.first_refusal}; {book.advice}"

@@ -151,6 +151,23 @@ class Scheme:
         parts = dataclasses.asdict(self)
         return {key: value for key, value in parts.items() if value not in {None, ""}}
 
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Return what a reader of results should know about the parts."""
+        if not self.offload or self.cap_blocks is not None or self.fetch_ratio is None:
+            return ()
+        return rounded_away(self.fetch_ratio, self.budget_blocks)
+
+
+def rounded_away(fetch_ratio: float, budget_blocks: int) -> tuple[str, ...]:
+    """Say that a ratio above 0 of so few blocks rounds down to none; empty where it does not."""
+    if fetch_ratio == 0 or int(exact(fetch_ratio) * budget_blocks):
+        return ()
+    return (
+        f"a fetch ratio of {fetch_ratio:g} x {budget_blocks:,} blocks rounds down to 0: nothing is "
+        "ever fetched",
+    )
+
 
 def exact(number: float) -> Fraction:
     """Return the decimal number that was written (0.29, not the nearest binary one)."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from oasis_sim.cli.main import main
+from oasis_sim.scheme import load_scheme
 
 NOUNS = {"profiles": "h100", "networks": "roce-400", "models": "qwen3-8b", "schemes": "oasis"}
 
@@ -84,3 +86,13 @@ def test_a_scheme_is_shown_with_its_pipeline(capsys: pytest.CaptureFixture[str])
     explanation = as_json(capsys, "schemes", "show", "on-demand")["explanation"]
     assert set(explanation) == {"resident", "moves", "waits", "picture"}
     assert any(line.startswith("compute") for line in explanation["picture"])
+
+
+def test_a_scheme_that_is_shown_can_be_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The table ends with a scheme file; what follows from the parts stands there as comments."""
+    shown = answer(capsys, "schemes", "show", "freekv").split("as a scheme file\n")[1]
+    assert "# chosen_blocks: 64" in shown
+    (tmp_path / "copy.yaml").write_text(shown)
+    assert load_scheme(str(tmp_path / "copy.yaml")) == load_scheme("freekv")

@@ -301,3 +301,12 @@ def test_options_give_a_scheme_or_a_usage_error(options: dict[str, Any]) -> None
     except UsageError:
         return
     assert options == {key: getattr(scheme, key) for key in options}
+
+
+def test_a_ratio_that_rounds_down_to_no_block_is_told() -> None:
+    """0.05 of 16 blocks is less than one; of 32 it is one, and 0 was meant as 0."""
+    base = load_scheme("oasis")
+    (text,) = with_options(base, budget_tokens=256).cautions
+    assert "0.05 x 16 blocks rounds down to 0" in text
+    assert with_options(base, budget_tokens=512).cautions == ()
+    assert with_options(base, budget_tokens=256, fetch_ratio=0.0).cautions == ()
