@@ -14,14 +14,15 @@ SCHEDULE_NAME = "schedule.npz"
 def load_run_schedule(run_dir: str | Path) -> Schedule:
     """Load the schedule of a run directory.
 
-    Raises InputError when there is none, or when any file of the run was changed: what is replayed
-    is compared with the simulation that the other files describe.
+    Raises InputError when there is none, or when any file of the run is missing or changed: what is
+    replayed is compared with the simulation that the other files describe.
     """
     directory = Path(run_dir)
     if not directory.is_dir():
         raise InputError("is not a run directory", file=directory, fix="give the --out of a run")
     path = inside(directory, SCHEDULE_NAME)
     if not path.exists():
+        check_whole_run(directory)
         raise InputError(
             f"has no {SCHEDULE_NAME}",
             file=directory,

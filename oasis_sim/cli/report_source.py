@@ -70,7 +70,7 @@ def plan_file(path: Path) -> Report:
 
 def run_directory(path: Path) -> Report:
     """Return the report of a run."""
-    from oasis_sim.fileio import check_listed, inside, load_json
+    from oasis_sim.fileio import inside, load_json
     from oasis_sim.report.directory import CONFIG_NAME
     from oasis_sim.report.page.of_run import run_report
     from oasis_sim.report.rundir import read_summary
@@ -79,9 +79,7 @@ def run_directory(path: Path) -> Report:
     summary = read_summary(path)
     timeline = None
     if (path / FILE_NAME).is_file():
-        check_listed(path, FILE_NAME)
         timeline = load_json(inside(path, FILE_NAME)).value
-    check_listed(path, CONFIG_NAME)
     return run_report(summary, _text(inside(path, CONFIG_NAME)), timeline)
 
 

@@ -12,7 +12,7 @@ from oasis_sim.fileio.dump import dump_yaml
 from oasis_sim.fileio.fields import LARGEST_EXACT, Fields
 from oasis_sim.fileio.find import find_input, shipped_inputs
 from oasis_sim.fileio.lines import TextLines, open_text_lines
-from oasis_sim.fileio.listed import check_listed, check_whole_run
+from oasis_sim.fileio.listed import check_whole_run
 from oasis_sim.fileio.mistakes import MistakesError, did_you_mean, raise_all
 from oasis_sim.fileio.numeric import is_number
 from oasis_sim.fileio.owned import (
@@ -39,7 +39,6 @@ __all__ = [
     "MistakesError",
     "SourcedFields",
     "TextLines",
-    "check_listed",
     "check_whole_run",
     "check_writable",
     "content_chunks",

@@ -1,4 +1,4 @@
-"""Files of a run directory against its manifest: an edited or exchanged one is found."""
+"""Files of a run directory against its manifest: a missing, edited or exchanged one is found."""
 
 from __future__ import annotations
 
@@ -15,33 +15,28 @@ from oasis_sim.fileio.streams import content_chunks
 from oasis_sim.fileio.text import printable
 from oasis_sim.units import GIB
 
+FIX = "run it again"
 LISTED_CAP_BYTES = 4 * GIB
 """More than any file of a run; keeps an endless one from being read."""
 
 
-def check_listed(directory: Path, name: str) -> None:
-    """Raise InputError unless a file is the one that the manifest lists; without one, take it."""
-    listed = _manifest(directory)
-    if listed is not None:
-        _check(directory, name, listed)
+def check_whole_run(directory: Path, *names: str) -> None:
+    """Raise InputError unless a run is whole and unchanged: the one rule of all its readers.
 
-
-def check_whole_run(directory: Path, name: str) -> None:
-    """Raise InputError unless the manifest lists `name` and every listed file is as it says.
-
-    Without a manifest, take what is there.
+    There must be a manifest, it must list `names`, and every file that it lists must be there
+    with its content: a run without it was stopped, or something was taken out or edited since.
     """
     listed = _manifest(directory)
-    if listed is not None:
-        for each in dict.fromkeys((name, *listed)):
-            _check(directory, each, listed)
+    for each in dict.fromkeys((*names, *listed)):
+        _check(directory, each, listed)
 
 
-def _manifest(directory: Path) -> Mapping[str, Any] | None:
-    """Return the entries of the manifest by name, None where there is none."""
+def _manifest(directory: Path) -> Mapping[str, Any]:
+    """Return the entries of the manifest by name."""
     path = inside(directory, MANIFEST_NAME)
     if not path.exists():
-        return None
+        problem = f"has no {MANIFEST_NAME}, so the run is not complete"
+        raise InputError(problem, file=printable(directory), fix=FIX)
     document = load_json(path).value
     listed = document.get("files") if isinstance(document, dict) else None
     return listed if isinstance(listed, dict) else {}
@@ -54,13 +49,16 @@ def _check(directory: Path, name: str, listed: Mapping[str, Any]) -> None:
         raise InputError(
             f"does not list {printable(name, 60)}",
             file=printable(inside(directory, MANIFEST_NAME)),
-            fix="run again",
+            fix=FIX,
         )
     path = inside(directory, name)
+    if not path.exists():
+        problem = f"no such file, but {MANIFEST_NAME} lists it, so the run is not complete"
+        raise InputError(problem, file=printable(path), fix=FIX)
     digest = hashlib.sha256()
     for chunk in content_chunks(path, LISTED_CAP_BYTES):
         digest.update(chunk)
     if digest.hexdigest() != wanted:
         raise InputError(
-            f"is not the file that {MANIFEST_NAME} lists", file=printable(path), fix="run again"
+            f"is not the file that {MANIFEST_NAME} lists", file=printable(path), fix=FIX
         )

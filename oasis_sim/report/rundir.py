@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import check_listed, inside, load_json
+from oasis_sim.fileio import check_whole_run, inside, is_number, load_json, printable
 from oasis_sim.metrics.summary import SCHEMA_VERSION
-from oasis_sim.report.directory import SUMMARY_NAME
+from oasis_sim.report.csvfile import flatten
+from oasis_sim.report.directory import CONFIG_NAME, SUMMARY_NAME
 
 PARTS = (
     "scenario",
@@ -25,6 +26,8 @@ PARTS = (
     "requests",
     "bounds",
 )
+FLAGS = ("offload", "p99_has_too_few_samples")
+"""Keys whose values are true or false; a boolean anywhere else stands where a number belongs."""
 
 
 def read_summary(run_dir: str | Path) -> Mapping[str, Any]:
@@ -36,7 +39,7 @@ def read_summary(run_dir: str | Path) -> Mapping[str, Any]:
     path = inside(directory, SUMMARY_NAME)
     if not path.is_file():
         raise InputError(f"has no {SUMMARY_NAME}", file=directory, fix="give the --out of a run")
-    check_listed(directory, SUMMARY_NAME)
+    check_whole_run(directory, SUMMARY_NAME, CONFIG_NAME)
     summary = load_json(path).value
     if not isinstance(summary, dict) or summary.get("schema_version") != SCHEMA_VERSION:
         raise InputError(
@@ -45,4 +48,20 @@ def read_summary(run_dir: str | Path) -> Mapping[str, Any]:
     missing = [part for part in PARTS if not isinstance(summary.get(part), dict)]
     if missing:
         raise InputError(f"has no {', '.join(missing)}", file=path, fix="run again")
+    _check_leaves(summary, path)
     return summary
+
+
+def _check_leaves(summary: Mapping[str, Any], path: Path) -> None:
+    """Raise InputError for a value of a kind that no summary holds, with its dotted path."""
+    notes = summary.get("notes")
+    if not isinstance(notes, list) or not all(isinstance(each, str) for each in notes):
+        raise InputError("is no list of texts", file=path, field="notes", fix="run again")
+    for name, value in flatten(summary):
+        key = name.rpartition(".")[2]
+        good = isinstance(value, str) or value is None or is_number(value)
+        if isinstance(value, bool) is not (key in FLAGS) or not (good or key in FLAGS):
+            wanted = "true or false" if key in FLAGS else "a number, a text or null"
+            shown = printable(value, 40)
+            problem = f"is {shown}, where {wanted} belongs"
+            raise InputError(problem, file=path, field=printable(name, 120), fix="run again")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from oasis_sim.engine.schedule import Schedule
+from oasis_sim.report.directory import SCHEDULE_NAME, write_run
 
 
 @dataclass(frozen=True)
@@ -101,3 +103,8 @@ def make_arrays(case: Case) -> dict[str, Any]:
 def make_schedule(case: Case) -> Schedule:
     """Return the checked schedule of a case."""
     return Schedule.from_arrays(make_meta(case), **make_arrays(case))
+
+
+def save_run(place: Path, **others: bytes) -> None:
+    """Write a run directory that holds a schedule, and `others` by name, with their manifest."""
+    write_run(place, {SCHEDULE_NAME: make_schedule(Case()).to_bytes(), **others}, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import subprocess
 import sys
@@ -24,7 +23,8 @@ from gpu_exec.run_dir import load_run_schedule
 from gpu_exec.stamps import POISON, address_of, stamp, wrong_units
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import InputError, RunFailed, UsageError
-from tests.gpu_exec.schedule_cases import Case, make_schedule
+from oasis_sim.report.directory import write_run
+from tests.gpu_exec.schedule_cases import Case, make_schedule, save_run
 
 
 @settings(max_examples=40, deadline=None)
@@ -220,20 +220,25 @@ def test_stage_error_is_signed() -> None:
 
 def test_run_directory(tmp_path: Path) -> None:
     """A run directory's schedule is replayed and its report written beside it as plain JSON."""
-    make_schedule(Case()).save(tmp_path / "schedule.npz")
+    save_run(tmp_path)
     schedule = load_run_schedule(tmp_path)
     path = write_report(replay(schedule, CpuExecutor(schedule), str(tmp_path)), tmp_path)
     document = json.loads(path.read_text(), parse_constant=pytest.fail)
     assert "oasis-replay" == document["format"]
-    assert {"replay.json", "schedule.npz"} == {file.name for file in tmp_path.iterdir()}
+    assert {"replay.json", "run.log", "schedule.npz", "manifest.json"} == {
+        file.name for file in tmp_path.iterdir()
+    }
 
 
 def test_run_directory_refusals(tmp_path: Path) -> None:
     """No directory, no schedule, or a link that leads elsewhere ends in an InputError."""
     with pytest.raises(InputError, match="run directory"):
         load_run_schedule(tmp_path / "missing")
-    with pytest.raises(InputError, match="no schedule"):
+    with pytest.raises(InputError, match=r"no manifest\.json, so the run is not complete; run it"):
         load_run_schedule(tmp_path)
+    write_run(tmp_path / "dense", {}, "")
+    with pytest.raises(InputError, match="no schedule"):
+        load_run_schedule(tmp_path / "dense")
     run = tmp_path / "run"
     run.mkdir()
     make_schedule(Case()).save(tmp_path / "schedule.npz")
@@ -261,33 +266,24 @@ def test_schedule_of_another_run(manifest: str, message: str, tmp_path: Path) ->
 
 def test_schedule_of_this_run(tmp_path: Path) -> None:
     """The schedule that the manifest lists is taken."""
-    make_schedule(Case()).save(tmp_path / "schedule.npz")
-    digest = hashlib.sha256((tmp_path / "schedule.npz").read_bytes()).hexdigest()
-    text = json.dumps({"files": {"schedule.npz": {"sha256": digest}}})
-    (tmp_path / "manifest.json").write_text(text)
+    save_run(tmp_path)
     assert make_schedule(Case()).moves == load_run_schedule(tmp_path).moves
 
 
-@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "steps.csv"])
+@pytest.mark.parametrize("name", ["summary.json", "config.yaml", "schedule.npz", "manifest.json"])
 @pytest.mark.parametrize("damage", ["edited", "missing"])
 def test_a_run_with_any_other_file_changed_is_refused(
     name: str, damage: str, tmp_path: Path
 ) -> None:
     """The comparison is with the whole run: each file that the manifest lists must be there."""
-    make_schedule(Case()).save(tmp_path / "schedule.npz")
-    for other in ("summary.json", "config.yaml", "steps.csv"):
-        (tmp_path / other).write_text(other)
-    digests = {
-        path.name: {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        for path in tmp_path.iterdir()
-    }
-    (tmp_path / "manifest.json").write_text(json.dumps({"files": digests}))
+    save_run(tmp_path, **{"summary.json": b"{}", "config.yaml": b"tp: 1\n"})
     load_run_schedule(tmp_path)
     if damage == "edited":
-        (tmp_path / name).write_text("another run")
+        (tmp_path / name).write_text('{"files": {}}')
+        said = "does not list" if name == "manifest.json" else "is not the file that manifest.json"
     else:
         (tmp_path / name).unlink()
-    said = "is not the file that manifest.json lists" if damage == "edited" else "no such file"
+        said = "so the run is not complete; run it again"
     with pytest.raises(InputError, match=said) as caught:
         load_run_schedule(tmp_path)
     assert name in str(caught.value)

@@ -9,7 +9,7 @@ import pytest
 
 from oasis_sim.cli.main import main
 from oasis_sim.report.directory import is_whole_run
-from tests.gpu_exec.schedule_cases import Case, make_schedule
+from tests.gpu_exec.schedule_cases import save_run
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +21,8 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return a run directory that holds a schedule."""
-    path = tmp_path / "run"
-    path.mkdir()
-    make_schedule(Case()).save(path / "schedule.npz")
-    return path
+    save_run(tmp_path / "run")
+    return tmp_path / "run"
 
 
 def test_replay_table(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,10 +17,12 @@ from oasis_sim.engine import simulate
 from oasis_sim.errors import InputError
 from oasis_sim.metrics import summarise
 from oasis_sim.report.compare import check_case, comparison_json, write_comparison
+from oasis_sim.report.directory import write_run
 from oasis_sim.report.rundir import read_summary
 from oasis_sim.report.side_by_side import METRICS, Case, Line, inputs_that_differ, lines_of
 from oasis_sim.report.why import limits_of, reasons
 from tests.engine.scenarios import card, scenario
+from tests.strategies import ABOVE_FLOAT
 
 
 @cache
@@ -99,6 +101,11 @@ def test_what_differs_does_not_depend_on_the_unit(
     assert line.differs == Line(METRICS[0], tuple(reversed(values))).differs
 
 
+def keep(place: Path, summary: str) -> None:
+    """Write a run directory around the text of a summary."""
+    write_run(place, {"summary.json": summary.encode(), "config.yaml": b"tp: 1\n"}, "")
+
+
 def test_a_missing_number_differs() -> None:
     """None beside a number is a difference, None beside None is none."""
     assert Line(METRICS[0], (None, 1.0)).differs
@@ -129,7 +136,7 @@ def test_what_is_no_run_directory_is_refused(
 ) -> None:
     """Each mistake is one clear line."""
     if content is not None:
-        (tmp_path / "summary.json").write_text(content)
+        keep(tmp_path, content)
     with pytest.raises(InputError, match=problem):
         read_summary(tmp_path)
 
@@ -137,7 +144,7 @@ def test_what_is_no_run_directory_is_refused(
 def test_a_summary_survives_its_file(tmp_path: Path) -> None:
     """What is read back compares equal to what was simulated."""
     summary = summary_of("oasis")
-    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    keep(tmp_path, json.dumps(summary))
     assert read_summary(tmp_path) == summary
 
 
@@ -195,10 +202,45 @@ def test_a_summary_that_is_not_the_run_s_is_refused(
     tmp_path: Path, manifest: str, said: str
 ) -> None:
     """An edited summary.json is found by the manifest, as in a replay."""
-    (tmp_path / "summary.json").write_text(json.dumps(summary_of("oasis")))
+    keep(tmp_path, json.dumps(summary_of("oasis")))
     assert summary_of("oasis") == read_summary(tmp_path)
     (tmp_path / "manifest.json").write_text(manifest)
     with pytest.raises(InputError, match=said):
+        read_summary(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "config.yaml", "summary.json"])
+def test_a_run_that_is_not_complete_is_refused(tmp_path: Path, name: str) -> None:
+    """Without its manifest, or without a file that the manifest lists."""
+    keep(tmp_path, json.dumps(summary_of("oasis")))
+    (tmp_path / name).unlink()
+    with pytest.raises(InputError, match=r"no (manifest|such file|summary)") as caught:
+        read_summary(tmp_path)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("path", "junk"),
+    [
+        ("notes", [-1]),
+        ("notes", "text"),
+        ("throughput.output_tokens_per_s", True),
+        ("throughput.output_tokens_per_s", ABOVE_FLOAT),
+        ("latency.tpot_ms.p99_has_too_few_samples", 1),
+        ("tiers.hbm.peak_bytes", False),
+    ],
+)
+def test_values_of_another_kind_are_refused(tmp_path: Path, path: str, junk: Any) -> None:
+    """Hashed anew, a summary is still checked: kinds of values, each with its dotted path."""
+    summary = copy.deepcopy(summary_of("oasis"))
+    *parents, last = path.split(".")
+    part = summary
+    for key in parents:
+        part = part[key]
+    assert last in part
+    part[last] = junk
+    keep(tmp_path, json.dumps(summary))
+    with pytest.raises(InputError, match=rf"summary\.json: {path}: is .*; run again"):
         read_summary(tmp_path)
 
 
