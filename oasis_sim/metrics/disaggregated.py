@@ -36,6 +36,7 @@ def summarise_cluster(result: ClusterResult) -> dict[str, Any]:
     }
     throughput = summary["throughput"]
     tokens = throughput["output_tokens"]
+    throughput["gpus"] = gpus
     throughput["output_tokens_per_s_per_gpu"] = _per_second(tokens, span * gpus)
     summary["links"]["network"] = _network(result, span)
     host = summary["tiers"]["host"]
@@ -106,7 +107,6 @@ def _between(result: ClusterResult, span: int) -> dict[str, Any]:
     cluster, moves = result.cluster, result.hand_overs
     sent = moves.ready_ps >= 0
     count = int(np.count_nonzero(sent))
-    arrival = result.run.requests.arrival_ps
     return {
         "prefill_nodes": cluster.prefill,
         "decode_nodes": cluster.decode,
@@ -118,12 +118,7 @@ def _between(result: ClusterResult, span: int) -> dict[str, Any]:
         "gpu_to_gpu_bytes_mean": _mean_of(moves.gpu_bytes[sent]),
         "drift_bytes_mean": _mean_of(moves.fetched_bytes[sent]),
         "prefill_utilisation": _mean_per(result.prefill_busy_ps, span * cluster.prefill),
-        "ttft_parts_ms": {
-            "queue": _spread(moves.prefill_start_ps - arrival, sent),
-            "prefill": _spread(moves.prefill_end_ps - moves.prefill_start_ps, sent),
-            "room": _spread(moves.sent_ps - moves.prefill_end_ps, sent),
-            "network": _spread(moves.ready_ps - moves.sent_ps, sent),
-        },
+        "ttft_parts_ms": _ttft_parts(result),
         "handed_over": count,
         "faults": {
             "stalled_s": significant(result.stalled_ps / PS_PER_S),
@@ -134,12 +129,25 @@ def _between(result: ClusterResult, span: int) -> dict[str, Any]:
     }
 
 
+def _ttft_parts(result: ClusterResult) -> dict[str, Any]:
+    """Return what the first token waited for, over all requests that were prefilled.
+
+    A request whose last prefill gave all its tokens was not handed over: room and network are 0.
+    """
+    moves, arrival = result.hand_overs, result.run.requests.arrival_ps
+    done = moves.prefill_end_ps >= 0
+    sent = (moves.ready_ps >= 0) & (moves.sent_ps >= moves.prefill_end_ps)
+    parts = {
+        "queue": moves.prefill_start_ps - arrival,
+        "prefill": moves.prefill_end_ps - moves.prefill_start_ps,
+        "room": np.where(sent, moves.sent_ps - moves.prefill_end_ps, 0),
+        "network": np.where(sent, moves.ready_ps - moves.sent_ps, 0),
+    }
+    return {name: distribution(part[done]).scaled(PS_PER_MS) for name, part in parts.items()}
+
+
 def _mean_of(values: npt.NDArray[np.int64]) -> float | None:
     return significant(int(values.sum()) / len(values)) if len(values) else None
-
-
-def _spread(values: npt.NDArray[np.int64], chosen: npt.NDArray[np.bool_]) -> dict[str, Any]:
-    return distribution(values[chosen]).scaled(PS_PER_MS)
 
 
 def cluster_steps_table(result: ClusterResult) -> Table:

@@ -63,6 +63,7 @@ def _throughput(result: RunResult, load: Offered | None) -> dict[str, Any]:
     return {
         "output_tokens_per_s": _per_second(tokens, span),
         "requests_per_s": _per_second(finished, span),
+        "gpus": result.scenario.tp,
         "output_tokens_per_s_per_gpu": _per_second(tokens, span * result.scenario.tp),
         "decode_output_tokens_per_s": _per_second(totals.decode_tokens, totals.decode_ps),
         "offered_requests_per_s": significant(load.arrive_per_s) if load else None,

@@ -36,7 +36,8 @@ def between_nodes(summary: Summary) -> tuple[Row, ...]:
         Row(
             "Handed over",
             gibibytes(nodes["hand_over_bytes_mean"]),
-            f"of KV per request, {gibibytes(nodes['gpu_to_gpu_bytes_mean'])} GPU to GPU; "
+            f"of KV per request from host to host; beside it "
+            f"{gibibytes(nodes['gpu_to_gpu_bytes_mean'])} GPU to GPU and "
             f"{gibibytes(nodes['drift_bytes_mean'])} fetched later (drift)",
         ),
         Row("TTFT, of which", milliseconds(summary["latency"]["ttft_ms"]["mean"]), detail),
@@ -53,7 +54,9 @@ def between_nodes(summary: Summary) -> tuple[Row, ...]:
             Row(
                 "Decode hosts",
                 gibibytes(host["mean_bytes_all_nodes"]),
-                f"peak {gibibytes(host['peak_bytes_all_nodes'])}; "
+                "of KV, all nodes together, in flight too; peak "
+                f"{gibibytes(host['peak_bytes_all_nodes'])}, growth read now and then (host at "
+                "peak above: what decodes on the fullest node, every step); "
                 f"{gibibytes(host['bytes_per_request_mean'])} per request, "
                 f"{number(nodes['resident_requests_mean'])} resident",
             )

@@ -86,6 +86,12 @@ def at(path: str, factor: float = 1.0) -> Reader:
 
 METRICS: tuple[Metric, ...] = (
     Metric("speed", "output_tokens_per_s", "tok/s", at("throughput.output_tokens_per_s")),
+    Metric(
+        "speed",
+        "output_tokens_per_s_per_gpu",
+        "tok/s",
+        at("throughput.output_tokens_per_s_per_gpu"),
+    ),
     Metric("speed", "roofline_tokens_per_s", "tok/s", at("bounds.output_tokens_per_s_upper")),
     Metric("speed", "tpot_mean_ms", "ms", at("latency.tpot_ms.mean")),
     Metric("speed", "ttft_mean_ms", "ms", at("latency.ttft_ms.mean")),

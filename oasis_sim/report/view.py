@@ -125,7 +125,8 @@ def _speed(summary: Summary) -> tuple[Row, ...]:
             f"{rate(bounds['output_tokens_per_s_upper'], 'tokens/s')}; "
             f"{rate(throughput['requests_per_s'], 'requests/s')}{_offered(throughput)}",
         ),
-        *_decode_alone(throughput),
+        *_per_gpu(throughput),
+        *_decode_alone(throughput, "disaggregation" in summary),
         Row("TPOT", *_spread(latency["tpot_ms"])),
         Row("TTFT", *_spread(latency["ttft_ms"])),
         Row("Inter-token", *_spread(latency["itl_ms"])),
@@ -151,12 +152,21 @@ def _offered(throughput: Mapping[str, Any]) -> str:
     return "" if load is None else f"; {rate(load, 'requests/s')} arrive"
 
 
-def _decode_alone(throughput: Mapping[str, Any]) -> tuple[Row, ...]:
+def _per_gpu(throughput: Mapping[str, Any]) -> tuple[Row, ...]:
+    """Return the rate per GPU where there are several; runs of earlier versions have no count."""
+    gpus, each = throughput.get("gpus", 1), throughput["output_tokens_per_s_per_gpu"]
+    if gpus == 1 or each is None:
+        return ()
+    return (Row("Per GPU", rate(each, "tokens/s"), f"{count(gpus)} GPUs in all"),)
+
+
+def _decode_alone(throughput: Mapping[str, Any], several_nodes: bool) -> tuple[Row, ...]:
     """Return the rate of decode by itself, which the roofline of the whole run does not bound."""
     alone = throughput["decode_output_tokens_per_s"]
     if alone is None:
         return ()
-    return (Row("Decode alone", rate(alone, "tokens/s"), "in steps without prefill"),)
+    when = "per decode node, while it decodes" if several_nodes else "in steps without prefill"
+    return (Row("Decode alone", rate(alone, "tokens/s"), when),)
 
 
 def _spread(values: Mapping[str, Any]) -> tuple[str, str]:

@@ -120,6 +120,13 @@ def _speed(first: Summary, other: Summary) -> str:
     step = [each["steps"]["step_ms"]["mean"] for each in (other, first)]
     if not all((*rates, *batch, *step)):
         return ""
+    gpus = [each["throughput"].get("gpus") for each in (other, first)]
+    if gpus[0] != gpus[1] and all(gpus):
+        each = [speed / among for speed, among in zip(rates, gpus, strict=True)]
+        return (
+            f"{_times(rates)} the tokens/s with {counted(gpus[0], 'GPU')} against {gpus[1]:,}: "
+            f"{_times(each)} per GPU"
+        )
     return (
         f"{_times(rates)} the tokens/s, from {_times(batch)} the batch "
         f"({number(batch[0])} against {number(batch[1])} requests) and {_times(step)} the step "

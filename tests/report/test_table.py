@@ -294,3 +294,17 @@ def test_piped_lists_are_never_folded() -> None:
     stream = io.StringIO()
     print_rows([("name", "text"), ("a", "word " * 400)], stream)
     assert len(stream.getvalue().splitlines()) == 2
+
+
+def test_the_rate_per_gpu_is_shown_where_there_are_several() -> None:
+    """Eight GPUs share 33.33 tokens/s; a run on one GPU has no such row."""
+    assert "Per GPU" not in lines_of(tiny_result())
+    found = lines_of(tiny_result(scenario=tiny_scenario(tp=8)))
+    assert found["Per GPU"] == "4.17 tokens/s | 8 GPUs in all"
+
+
+def test_a_wait_on_demand_is_not_for_transfers_alone() -> None:
+    """Prediction and selection of the same layer stand before its transfer."""
+    found = lines_of(tiny_result(scenario=tiny_scenario(scheme=load_scheme("on-demand"))))
+    assert found["Steps bound by"].endswith("per step for prediction, selection and transfer")
+    assert lines_of(tiny_result())["Steps bound by"].endswith("per step for transfers")
