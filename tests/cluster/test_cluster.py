@@ -105,6 +105,21 @@ def test_a_request_alone_has_no_queue() -> None:
     assert summary["latency"]["ttft_ms"]["mean"] == pytest.approx(total)
 
 
+@pytest.mark.parametrize(("scheme", "output"), [("dense", 1), ("oasis", 1), ("oasis", 2)])
+def test_requests_that_prefill_ends_have_their_parts_of_ttft(scheme: str, output: int) -> None:
+    """Nothing is handed over; queue and prefill are all of TTFT."""
+    given = scenario(scheme, closed_loop(6, 1600, output))
+    summary = summarise_cluster(run(given, nodes(1, 1, given)))
+    nodes_part, ttft = summary["disaggregation"], summary["latency"]["ttft_ms"]
+    parts = nodes_part["ttft_parts_ms"]
+    assert nodes_part["handed_over"] == 0
+    assert [part["samples"] for part in parts.values()] == [6] * 4
+    assert parts["room"]["mean"] == parts["network"]["mean"] == 0
+    assert parts["queue"]["mean"] > 0
+    whole = parts["queue"]["mean"] + parts["prefill"]["mean"]
+    assert whole == pytest.approx(ttft["mean"], rel=1e-7)
+
+
 def test_partial_sends_less_and_fetches_the_rest_when_needed() -> None:
     """Less at first, less in all, less host memory; at most the prompt ever comes."""
     given = scenario()
