@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,6 @@ from oasis_sim.units import MIB
 
 if TYPE_CHECKING:
     from oasis_sim.report.page.document import Report
-    from oasis_sim.report.page.of_sweep import SweepPoint
 
 TEXT_CAP_BYTES = 256 * MIB
 PLAN_NAME = "plan.json"
@@ -85,30 +82,15 @@ def run_directory(path: Path) -> Report:
 
 def sweep_directory(path: Path) -> Report:
     """Return the report of a sweep, also of one that is not finished."""
-    from oasis_sim.plan.grid import read_grid
+    from oasis_sim.plan.kept import kept_rows
     from oasis_sim.plan.store import GRID_NAME
-    from oasis_sim.report.page.of_sweep import sweep_report
+    from oasis_sim.report.page.of_sweep import SweepPoint, sweep_report
 
-    grid = read_grid(str(path / GRID_NAME), lambda _name, _text: None)
-    whole, partial = path / "results.csv", path / "results.partial.csv"
-    table = whole if whole.is_file() else partial
     points = [
-        _point(path, row, list(grid.vary)) for row in csv.DictReader(io.StringIO(_text(table)))
+        SweepPoint(row.point, None if row.outcome is None else row.outcome.summary, row.status)
+        for row in kept_rows(path)
     ]
     return sweep_report(points, _text(path / GRID_NAME))
-
-
-def _point(path: Path, row: dict[str, str], options: list[str]) -> SweepPoint:
-    from oasis_sim.fileio import inside
-    from oasis_sim.plan.store import RUNS_NAME
-    from oasis_sim.plan.table import DONE
-    from oasis_sim.report.page.of_sweep import SweepPoint
-    from oasis_sim.report.rundir import read_summary
-
-    labels = {name: row[name] or None for name in options}
-    if row["status"] != DONE:
-        return SweepPoint(labels, None, row["status"])
-    return SweepPoint(labels, read_summary(inside(path / RUNS_NAME, row["run"])), DONE)
 
 
 def _text(path: Path) -> str:
