@@ -38,7 +38,9 @@ def between_nodes(summary: Summary) -> tuple[Row, ...]:
             gibibytes(nodes["hand_over_bytes_mean"]),
             f"of KV per request from host to host; beside it "
             f"{gibibytes(nodes['gpu_to_gpu_bytes_mean'])} GPU to GPU and "
-            f"{gibibytes(nodes['drift_bytes_mean'])} fetched later (drift)",
+            f"{gibibytes(nodes['drift_bytes_mean'])} fetched later (drift)"
+            if nodes["handed_over"]
+            else "nothing: prefill gave every request all its tokens",
         ),
         Row("TTFT, of which", milliseconds(summary["latency"]["ttft_ms"]["mean"]), detail),
         Row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,18 @@ def test_table_names_the_nodes(beside: Path, capsys: pytest.CaptureFixture[str])
         "Faults",
     ):
         assert words_of_row in shown
+
+
+def test_table_says_when_nothing_was_handed_over(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With one output token there is nothing to send, and the row says why."""
+    words = [
+        "1" if before == "--output-tokens" else word for before, word in pairwise(["", *SMALL])
+    ]
+    assert main(["run", *words, *NODES, "--out", "one"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "nothing: prefill gave every request all its tokens" in shown
 
 
 def test_dense_is_sent_whole(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
