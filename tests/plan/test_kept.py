@@ -78,6 +78,13 @@ def without_line(number: int) -> Callable[[Path], None]:
     return damage
 
 
+def with_a_row_twice(place: Path) -> None:
+    """Write the last row of the table once more."""
+    table = place / "results.csv"
+    text = table.read_text(encoding="utf-8")
+    table.write_text(text + text.splitlines(keepends=True)[-1], encoding="utf-8")
+
+
 def without_file(pattern: str) -> Callable[[Path], None]:
     """Return a damage: the files that match are removed."""
 
@@ -103,6 +110,7 @@ def without_file(pattern: str) -> Callable[[Path], None]:
         (replace(",oasis,1e-05", ",oasis,3e-05"), "fetch_ratio: '3e-05' is no value of sweep.yaml"),
         (without_line(3), "has no row for model qwen3-235b-a22b, scheme oasis"),
         (without_line(-1), "has no row for model qwen3-8b, scheme oasis"),
+        (with_a_row_twice, "has a row twice"),
         (without_file("results.csv"), "has no results.csv"),
         (without_file("runs/*/summary.json"), "has no summary.json"),
         (without_file("runs/*/config.yaml"), "is not what became of run"),
