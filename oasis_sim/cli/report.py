@@ -17,8 +17,6 @@ from oasis_sim.cli.report_files import (
 )
 from oasis_sim.cli.terminal import note
 
-PAGE = Path("report.html")
-
 
 @click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("source", metavar="DIR|PLAN.json")
@@ -31,7 +29,8 @@ PAGE = Path("report.html")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
-    help="File to write.  [default: report.html; md and csv go to standard output]",
+    help="File to write.  [default: SOURCE-report.html in the current directory; md and csv go to "
+    "standard output]",
 )
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--quiet", is_flag=True, help="No notes.")
@@ -47,7 +46,7 @@ def report(
     from oasis_sim.cli.report_source import report_of
 
     kind = report_format or ("html" if out is None else format_of(out))
-    place = PAGE if out is None and kind == "html" else out
+    place = page_of(source) if out is None and kind == "html" else out
     if place is not None:
         check_place(place, force=force)
     found = report_of(source)
@@ -56,3 +55,12 @@ def report(
         return
     write_report(found, place, kind)
     note(f"report: {place}", quiet)
+
+
+def page_of(source: str) -> Path:
+    """Return the page's name, after its source: `runs/A` gives `A-report.html`.
+
+    It lies beside, not in, a run directory, which holds what its manifest names and nothing else.
+    """
+    path = Path(source).resolve()
+    return Path(f"{path.name if path.is_dir() else path.stem}-report.html")

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -35,17 +36,44 @@ def run(beside: Path) -> Path:
 
 
 def test_a_run_becomes_a_page(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`report DIR` writes report.html; the same run gives the same bytes, under any name."""
+    """`report DIR` writes DIR-report.html; the same run gives the same bytes, under any name."""
     capsys.readouterr()
     assert main(["report", "a run"]) == 0
     shown = capsys.readouterr()
-    assert ("", "report: report.html\n") == (shown.out, shown.err)
+    assert ("", "report: a run-report.html\n") == (shown.out, shown.err)
     assert main(["report", "a run", "--out", "again.html"]) == 0
-    content = Path("report.html").read_bytes()
+    content = Path("a run-report.html").read_bytes()
     assert content == Path("again.html").read_bytes()
     titles = [each.content() for each in read_page(content.decode()).all("h2")]
     assert "Where the time goes" in titles
     assert "Inputs and how to repeat this" in titles
+
+
+def test_each_source_has_a_page_of_its_own(run: Path) -> None:
+    """Two runs are reported one after the other, and may be made again where they lie."""
+    shutil.copytree(run, "other")
+    assert main(["report", "a run", "--quiet"]) == 0
+    assert main(["report", str(run.parent / "other"), "--quiet"]) == 0
+    os.chdir("other")
+    assert main(["report", ".", "--quiet", "--out", "../third.html"]) == 0
+    os.chdir("..")
+    pages = [
+        Path(f"{name}.html").read_bytes() for name in ("a run-report", "other-report", "third")
+    ]
+    assert len(set(pages)) == 1
+    command = ["run", *SIZES, "--requests", "4", "--concurrency", "2", "--out", "a run", "--quiet"]
+    assert main([*command, "--force"]) == 0
+
+
+def test_a_disaggregated_run_counts_the_gpus_of_all_nodes(beside: Path) -> None:
+    """Title and answer name prefill and decode nodes; rates per GPU are over all of them."""
+    command = ["run", *SIZES, "--requests", "4", "--rate", "50", "--disaggregated", "1:2"]
+    assert main([*command, "--tp", "2", "--out", "pd", "--quiet"]) == 0
+    assert main(["report", "pd", "--quiet", "--out", "page.md"]) == 0
+    text = Path("page.md").read_text(encoding="utf-8")
+    assert "6 x h100 (1 prefill node and 2 decode nodes of tp 2): " in text
+    speed = json.loads(Path("pd/summary.json").read_text())["throughput"]
+    assert speed["output_tokens_per_s_per_gpu"] == pytest.approx(speed["output_tokens_per_s"] / 6)
 
 
 @pytest.mark.parametrize(("kind", "start"), [("md", "# Run: "), ("csv", "table,row,column,value")])
@@ -63,10 +91,10 @@ def test_text_formats_go_to_standard_output(
 
 def test_an_existing_file_is_kept(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is overwritten without --force, and nothing is written into nowhere."""
-    Path("report.html").write_text("mine", encoding="utf-8")
+    Path("a run-report.html").write_text("mine", encoding="utf-8")
     assert main(["report", "a run"]) == 2
     assert "--force" in capsys.readouterr().err
-    assert "mine" == Path("report.html").read_text(encoding="utf-8")
+    assert "mine" == Path("a run-report.html").read_text(encoding="utf-8")
     assert main(["report", "a run", "--force", "--quiet"]) == 0
     assert main(["report", "a run", "--out", "no/such/place.html"]) == 3
     assert main(["report", "a run", "--out", "report.docx"]) == 2
@@ -109,7 +137,7 @@ def plan(beside: Path, capsys: pytest.CaptureFixture[str]) -> Path:
 def test_a_kept_plan_gives_the_page_that_it_wrote(plan: Path) -> None:
     """`plan --report` and `report PLAN.json` are the same bytes; a directory of it will do."""
     assert main(["report", "plan.json", "--quiet"]) == 0
-    assert Path("plan.html").read_bytes() == Path("report.html").read_bytes()
+    assert Path("plan.html").read_bytes() == Path("plan-report.html").read_bytes()
     assert main(["report", ".", "--out", "third.html", "--quiet"]) == 0
     assert Path("plan.html").read_bytes() == Path("third.html").read_bytes()
 
@@ -130,7 +158,7 @@ def test_what_is_no_result_is_refused(
     """No such place, a directory of something else, a file that is no plan."""
     assert main(["report", name]) == 3
     assert 1 == capsys.readouterr().err.count("\n")
-    assert not Path("report.html").exists()
+    assert not list(Path().glob("*-report.html"))
 
 
 def test_a_damaged_plan_is_refused_whatever_is_missing(
@@ -146,7 +174,7 @@ def test_a_damaged_plan_is_refused_whatever_is_missing(
         assert (code, error.count("\n")) in {(3, 1), (0, 0)}, key
         if not code:
             assert key in ("targets", "reach")
-            Path("report.html").unlink()
+            Path("plan-report.html").unlink()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from oasis_sim.report.numbers import number, rate
+from oasis_sim.report.numbers import counted, number, rate
 from oasis_sim.report.operating import operating_point
 from oasis_sim.report.page.document import Report, Section, Table, Text, amount, words
 from oasis_sim.report.page.machine_figures import memory_figures, stages_figure, timeline_figure
@@ -21,7 +21,7 @@ COMMAND = "oasis-sim run --config config.yaml --out run && oasis-sim report run 
 def run_report(summary: Summary, config: str, timeline: Mapping[str, Any] | None) -> Report:
     """Return the report of `summary.json`, with the run's config.yaml and timeline.json."""
     scenario, view = summary["scenario"], view_of(summary)
-    name = f"{scenario['scheme']} on {scenario['model']}, {scenario['tp']} x {scenario['profile']}"
+    name = f"{scenario['scheme']} on {scenario['model']}, {_machine(summary)}"
     window = None if timeline is None else step_window(timeline)
     figures = [stages_figure(summary)]
     figures += [] if window is None else [timeline_figure(window, name)]
@@ -44,6 +44,19 @@ def run_report(summary: Summary, config: str, timeline: Mapping[str, Any] | None
             Section("Every number", tables=(leaves("summary", "summary.json", summary),)),
         ),
         version=versions(summary),
+    )
+
+
+def _machine(summary: Summary) -> str:
+    """Return all GPUs, and the nodes that they make up where prefill and decode are apart."""
+    scenario, nodes = summary["scenario"], summary.get("disaggregation")
+    if nodes is None:
+        return f"{scenario['tp']} x {scenario['profile']}"
+    prefill, decode = nodes["prefill_nodes"], nodes["decode_nodes"]
+    gpus = (prefill + decode) * scenario["tp"]
+    return (
+        f"{gpus} x {scenario['profile']} ({counted(prefill, 'prefill node')} and "
+        f"{counted(decode, 'decode node')} of tp {scenario['tp']})"
     )
 
 
