@@ -28,22 +28,30 @@ FINEST_SHARE = 1_000_000
 
 
 @dataclass(frozen=True)
-class LinkFault:
+class _Span:
+    """Hold from `at_ps` until `until_ps`."""
+
+    at_ps: int
+    until_ps: int
+
+    def holds(self, now_ps: int) -> bool:
+        """Say whether the fault is there at a time; it is gone at `until_ps`."""
+        return self.at_ps <= now_ps < self.until_ps
+
+
+@dataclass(frozen=True)
+class LinkFault(_Span):
     """Let the NICs of a node run at a share of their rate from `at_ps` until `until_ps`."""
 
     node: str
-    at_ps: int
-    until_ps: int
     share: float
 
 
 @dataclass(frozen=True)
-class PrefillFault:
+class PrefillFault(_Span):
     """Stop a prefill node at `at_ps`, with all it holds; at `until_ps` it is back, empty."""
 
     node: int
-    at_ps: int
-    until_ps: int
 
 
 @dataclass(frozen=True)
@@ -143,7 +151,7 @@ def _link(text: str, parts: Mapping[str, str], prefill: int, decode: int) -> Lin
         )
     at = _time(text, parts, "at")
     share = _share(text, parts)
-    return LinkFault(parts["node"], at, _until(text, parts, at), share)
+    return LinkFault(at, _until(text, parts, at), parts["node"], share)
 
 
 def _death(text: str, parts: Mapping[str, str], prefill: int) -> PrefillFault:
@@ -152,7 +160,7 @@ def _death(text: str, parts: Mapping[str, str], prefill: int) -> PrefillFault:
     if node is None:
         raise _wrong(text, f"names no prefill node: use 0 to {prefill - 1}")
     at = _time(text, parts, "at")
-    return PrefillFault(node, at, _until(text, parts, at))
+    return PrefillFault(at, _until(text, parts, at), node)
 
 
 def _completion(text: str, parts: Mapping[str, str]) -> CompletionFault:

@@ -35,18 +35,23 @@ class Recovery:
             self._loop.env.process(self._death(death))
 
     def _slow(self, fault: LinkFault) -> Generator[simpy.Event, Any, None]:
-        loop, cluster = self._loop, self._loop.cluster
-        number = node_number(fault.node, cluster.prefill, cluster.decode)
-        assert number is not None
+        """Renew the share of a node when a fault begins and ends; of several the least holds."""
+        loop = self._loop
         yield loop.env.timeout(fault.at_ps)
-        for share, until in ((fault.share, fault.until_ps), (1.0, FOREVER_PS)):
-            loop.transport.set_share(number, share)
-            for node in loop.decode:
-                node.poke()
-            if until < FOREVER_PS:
-                yield loop.env.timeout(until - fault.at_ps)
-            else:
-                return
+        self._renew_share(fault.node)
+        if fault.until_ps < FOREVER_PS:
+            yield loop.env.timeout(fault.until_ps - fault.at_ps)
+            self._renew_share(fault.node)
+
+    def _renew_share(self, name: str) -> None:
+        loop, cluster = self._loop, self._loop.cluster
+        number = node_number(name, cluster.prefill, cluster.decode)
+        assert number is not None
+        now = [link for link in cluster.faults.links if link.holds(loop.now_ps)]
+        share = min((link.share for link in now if link.node == name), default=1.0)
+        loop.transport.set_share(number, share)
+        for node in loop.decode:
+            node.poke()
 
     def _death(self, fault: PrefillFault) -> Generator[simpy.Event, Any, None]:
         loop = self._loop
@@ -56,6 +61,9 @@ class Recovery:
             self._dies(node)
         if fault.until_ps < FOREVER_PS:
             yield loop.env.timeout(fault.until_ps - fault.at_ps)
+            deaths = [each for each in loop.cluster.faults.prefill if each.node == fault.node]
+            if any(each.holds(loop.now_ps) for each in deaths):
+                return
             node.revive()
             waiting, loop.homeless = loop.homeless, []
             for visit in waiting:

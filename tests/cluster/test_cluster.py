@@ -277,6 +277,34 @@ def test_a_slow_link_delays_what_crosses_it() -> None:
     assert slow.fetched_bytes == well.fetched_bytes
 
 
+def test_faults_that_overlap_hold_together() -> None:
+    """A short fault within a long one changes nothing, and two that touch are one."""
+    given = scenario("dense")
+    slow, dead = "link:node=decode0,share=0.01,at={},for={}", "prefill:node=0,at={},for={}"
+    for text in (slow, dead):
+        one = run(given, nodes(1, 1, given, text.format("50ms", "300ms")))
+        inner = text.format("100ms", "20ms")
+        for texts in (
+            (text.format("50ms", "300ms"), inner),
+            (text.format("50ms", "100ms"), text.format("150ms", "200ms")),
+        ):
+            both = run(given, nodes(1, 1, given, *texts))
+            ends = (each.run.requests.finish_ps for each in (one, both))
+            np.testing.assert_array_equal(*ends)
+
+
+def test_equal_hand_overs_at_once_end_together_at_the_rate_of_the_nic() -> None:
+    """Four from four prefill nodes into one NIC take four times their bytes at its rate."""
+    given = scenario("dense", closed_loop(4, 20_000, 4))
+    on = nodes(4, 1, given)
+    moves = run(given, on).hand_overs
+    took = moves.ready_ps - moves.sent_ps
+    assert len(set(moves.ready_ps.tolist())) == 1
+    rate = on.network.rails * on.network.rail_bytes_per_s
+    rate *= on.network.efficiency.at(on.network.coalesce_bytes)
+    assert took[0] == pytest.approx(moves.union_bytes.sum() / rate * 10**12, rel=0.01)
+
+
 def test_lost_completions_are_sent_again_after_the_time_out() -> None:
     """Bytes in vain are those sent again."""
     given = scenario()
