@@ -16,12 +16,19 @@ MEMORIES = ("host", "gpu")
 
 
 def calibrate_network(values: Mapping[str, Any]) -> None:
-    """Measure, or serve a measurement from elsewhere, as the options say."""
+    """Measure, or serve a measurement from elsewhere, as the options say.
+
+    Raise UsageError for options that contradict each other; then where NIXL is missing, because
+    no other option helps without it.
+    """
     if values["gpu"] or values["from_raw"] is not None or values["keep_unstable"]:
         raise UsageError("--network measures no GPU; drop --gpu, --from-raw, --keep-unstable")
+    if values["serve"] is not None and (values["out"] or values["raw"] or values["peer"]):
+        raise UsageError("--serve answers a peer and writes nothing; drop --out, --raw, --peer")
+    from gpu_exec.network.nixl_side import load_nixl
+
+    load_nixl()
     if values["serve"] is not None:
-        if values["out"] or values["raw"] or values["peer"]:
-            raise UsageError("--serve answers a peer and writes nothing; drop --out, --raw, --peer")
         _serve(values)
     elif values["out"] is None:
         raise UsageError("name the profile to write with --out FILE")
@@ -31,11 +38,9 @@ def calibrate_network(values: Mapping[str, Any]) -> None:
 
 def _serve(values: Mapping[str, Any]) -> None:
     from gpu_exec.network.channel import place_of
-    from gpu_exec.network.nixl_side import load_nixl
     from gpu_exec.network.serve import serve
 
     host, port = place_of(values["serve"])
-    load_nixl()
 
     def announce(bound: int) -> None:
         click.echo(f"serving at {plain(host)}:{bound}")

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -270,7 +271,6 @@ def test_places_are_read() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ((), "--out FILE"),
         (("--out", "x.yaml", "--gpu"), "measures no GPU"),
         (("--serve", "127.0.0.1:0", "--out", "x.yaml"), "writes nothing"),
         (("--out", "x.yaml", "--bandwidth", "400 Gb/s"), "bandwidth"),
@@ -290,10 +290,14 @@ def test_network_options_belong_to_network(capsys: pytest.CaptureFixture[str]) -
     assert "--peer belongs to --network" in capsys.readouterr().err
 
 
-def test_an_unwritable_place_is_told_before_measuring(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_missing_or_unwritable_place_is_told_before_measuring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit 3 with the path, without NIXL having been asked for."""
+    """Exit 3 with the path, exit 2 without one; nothing has been sent by then."""
+    monkeypatch.setitem(sys.modules, "nixl", ModuleType("nixl"))
+    monkeypatch.setitem(sys.modules, "nixl._api", ModuleType("nixl._api"))
+    assert 2 == main(["calibrate", "--network"])
+    assert "--out FILE" in capsys.readouterr().err
     assert 3 == main(["calibrate", "--network", "--out", str(tmp_path / "no" / "x.yaml")])
     assert "no place for a file" in capsys.readouterr().err
 
@@ -301,12 +305,13 @@ def test_an_unwritable_place_is_told_before_measuring(
 def test_without_nixl_it_says_what_to_install(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit 2, the package and the command that installs it; no file."""
+    """Exit 2, the package and the command that installs it, whatever else is missing; no file."""
     for name in ("nixl", "nixl_cu13", "nixl_cu12"):
         monkeypatch.setitem(sys.modules, name, None)
     out = tmp_path / "x.yaml"
-    assert 2 == main(["calibrate", "--network", "--out", str(out)])
-    assert "pip install 'oasis-sim[network]'" in capsys.readouterr().err
+    for options in ([], ["--out", str(out)], ["--out", str(tmp_path / "no" / "x.yaml")]):
+        assert 2 == main(["calibrate", "--network", *options])
+        assert "pip install 'oasis-sim[network]'" in capsys.readouterr().err
     assert not out.exists()
 
 
