@@ -178,10 +178,6 @@ def breakdown(output_format: str, quiet: bool, **values: Any) -> None:
     write_rows_under(heading, rows, output_format, sys.stdout, legend)
     last = values["context"] + OUTPUT_TOKENS
     note(f"simulated: mean while contexts grow from {values['context']:,} to {last:,}", quiet)
-    for trace in scenario.traces:
-        longest = int(trace.position.max()) + 1
-        if longest <= scenario.scheme.attended_tokens_max:
-            note(f"trace {trace.name} ends at {longest:,} tokens: nothing has to be fetched", quiet)
     note_origin(scenario.traces, quiet)
 
 

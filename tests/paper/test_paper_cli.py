@@ -130,10 +130,12 @@ def test_breakdown_as_json(beside: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_breakdown_says_when_the_trace_is_too_short(
     beside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With a budget above the trace's context nothing moves, and a note says why."""
+    """A budget above the trace's context is refused: nothing would ever be missing."""
     command = ["breakdown", "--trace", "small.npz", "--batch", "1", "--attended", "8192"]
-    assert main(command) == 0
-    assert "nothing has to be fetched" in capsys.readouterr().err
+    assert main(command) == 3
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "which all fit into the 8,208 tokens" in output.err
 
 
 def test_breakdown_of_quest_attends_the_budget(
