@@ -15,7 +15,13 @@ from oasis_sim.errors import UsageError
 from oasis_sim.fileio import check_writable, printable
 
 if TYPE_CHECKING:
-    from oasis_sim.record import Prompt, RecordedModel, RecordOptions
+    from oasis_sim.record import (
+        Prompt,
+        RecordedModel,
+        RecordOptions,
+        SourceChat,
+        SourceText,
+    )
     from oasis_sim.trace import AttentionTrace
 
 _SUFFIXES = (".npz", ".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -216,6 +222,8 @@ def run_job(
     from oasis_sim.record.progress import no_progress
     from oasis_sim.trace import save_trace
 
+    follow = options.steps + 1 if options.trajectory == "text" else 0
+    source = _source(job, follow)
     show = no_progress if job.quiet else recording.ProgressLines(sys.stderr)
     show("loading", 0, 1)
     model = recording.load_recorded_model(
@@ -227,7 +235,7 @@ def run_job(
         licence=job.model_licence,
     )
     show("loading", 1, 1)
-    prompt = _prompt(job, model, options.steps + 1 if options.trajectory == "text" else 0)
+    prompt = _prompt(job, source, model, follow)
     names = {size: job.name or _stem(place) for size, place in places.items()}
     if job.name and len(places) > 1:
         names = {size: f"{job.name}-b{size}" for size in places}
@@ -247,22 +255,33 @@ def run_job(
     return traces
 
 
-def _prompt(job: _Job, model: RecordedModel, follow: int) -> Prompt:
-    """Make the prompt of a text, a chat or token ids."""
+def _source(job: _Job, follow: int) -> SourceText | SourceChat | Prompt:
+    """Read the text, the chat or the token ids: a mistake there shows before the model is read."""
     from oasis_sim import record as recording
 
-    tokenizer = model.tokenizer
     if job.chats is not None:
-        chat = recording.load_chat(job.chats, job.licence, job.text_name, job.chat_line)
-        return recording.chat_prompt(tokenizer, chat, follow)
+        return recording.load_chat(job.chats, job.licence, job.text_name, job.chat_line)
     if job.tokens is not None:
         return recording.token_prompt(
             job.tokens, job.licence, job.text_name, job.prompt_tokens, follow
         )
     assert job.text is not None
-    text = recording.load_text(job.text, job.licence, job.text_name)
+    return recording.load_text(job.text, job.licence, job.text_name)
+
+
+def _prompt(
+    job: _Job, source: SourceText | SourceChat | Prompt, model: RecordedModel, follow: int
+) -> Prompt:
+    """Make the prompt that a text, a chat or token ids give with the model."""
+    from oasis_sim import record as recording
+
+    if isinstance(source, recording.SourceChat):
+        return recording.chat_prompt(model.tokenizer, source, follow)
+    if isinstance(source, recording.Prompt):
+        recording.check_token_ids(source, str(job.tokens), model.vocab)
+        return source
     request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
-    return recording.build_prompt(tokenizer, text, request, follow)
+    return recording.build_prompt(model.tokenizer, source, request, follow)
 
 
 def _stem(path: Path) -> str:

@@ -19,7 +19,13 @@ from oasis_sim.record.prompt import (
     build_prompt,
     load_text,
 )
-from oasis_sim.record.sources import chat_prompt, load_chat, token_prompt
+from oasis_sim.record.sources import (
+    SourceChat,
+    chat_prompt,
+    check_token_ids,
+    load_chat,
+    token_prompt,
+)
 
 if TYPE_CHECKING:
     from oasis_sim.record.recorder import Recording
@@ -30,9 +36,11 @@ __all__ = [
     "PromptRequest",
     "RecordOptions",
     "RecordedModel",
+    "SourceChat",
     "SourceText",
     "build_prompt",
     "chat_prompt",
+    "check_token_ids",
     "load_chat",
     "load_recorded_model",
     "load_text",

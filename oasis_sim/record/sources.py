@@ -114,6 +114,18 @@ def _is_id(word: str) -> bool:
     return word.isascii() and word.isdigit() and len(word) <= 10 and int(word) <= _LARGEST_ID
 
 
+def check_token_ids(prompt: Prompt, path: str | Path, vocab: int) -> None:
+    """Raise InputError for the first id of a file, from 1 on, that a model's vocabulary lacks."""
+    for number, token in enumerate((*prompt.tokens, *prompt.following), start=1):
+        if token >= vocab:
+            raise InputError(
+                f"{token} is no token of the model",
+                file=printable(path),
+                field=f"id {number}",
+                fix=f"use 0 to {vocab - 1}",
+            )
+
+
 def token_prompt(
     path: str | Path, licence: str, name: str | None, tokens: int | None, follow_tokens: int
 ) -> Prompt:

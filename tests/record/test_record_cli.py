@@ -25,9 +25,11 @@ def text_file(tmp_path):
 
 def arguments(model, text, out, *more: str) -> list[str]:
     """Return a command line for the tiny models."""
-    fixed = "--prompt-tokens 96 --steps 6 --block-size 8 --draft-budget 24 --max-perplexity 1e9"
+    usual = "--prompt-tokens 96 --steps 6 --block-size 8 --draft-budget 24 --max-perplexity 1e9"
+    pairs = zip(usual.split()[::2], usual.split()[1::2], strict=True)
+    fixed = [word for option, value in pairs if option not in more for word in (option, value)]
     where = [str(model), "--text", str(text), "--out", str(out)]
-    return ["record", *where, *fixed.split(), *more]
+    return ["record", *where, *fixed, *more]
 
 
 def test_record_writes_a_trace_with_a_complete_header(model_folder, text_file, tmp_path, capsys):
@@ -150,6 +152,38 @@ def test_bad_places_are_refused_before_the_work(name, code, problem, text_file, 
     assert problem in capsys.readouterr().err
 
 
+def test_an_id_that_the_model_lacks_is_named(model_folder, tmp_path, capsys):
+    """The file, the place in it, the id and the range, not the model's tokenizer."""
+    path, out = tmp_path / "ids.json", tmp_path / "tiny.npz"
+    path.write_text(json.dumps([7] * 96 + [99_999_999] + [7] * 96))
+    command = arguments(model_folder("llama"), path, out, "--quiet", "--trajectory", "text")
+    command[command.index("--text")] = "--tokens"
+    assert 3 == main(command)
+    error = capsys.readouterr().err
+    assert f"{path}: id 97: 99999999 is no token of the model; use 0 to 49\n" in error
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "content", "problem"),
+    [
+        ("--tokens", "1 x", "'x' is no token id"),
+        ("--chats", "{}", "holds no chat"),
+        ("--text", "", "holds no text"),
+    ],
+)
+def test_prompts_are_read_before_the_model(tmp_path, capsys, option, content, problem):
+    """A mistake in the prompt's file is told at once: the model need not exist."""
+    path = tmp_path / "prompt"
+    path.write_text(content)
+    command = arguments("no-model", path, tmp_path / "tiny.npz")
+    command[command.index("--text")] = option
+    assert 3 == main(command)
+    error = capsys.readouterr().err
+    assert str(path) in error
+    assert problem in error
+
+
 def test_bad_inputs_end_in_one_line(model_folder, text_file, tmp_path, capsys):
     """A text that is too short, a missing model, a bad option: exit 3, no trace, no traceback."""
     out = tmp_path / "tiny.npz"
@@ -161,7 +195,7 @@ def test_bad_inputs_end_in_one_line(model_folder, text_file, tmp_path, capsys):
         (folder, ["--steps", "0"], "steps: 0 is out of range"),
         ("no-model", [], "no such file"),
     ):
-        assert 3 == main([*arguments(model, text_file, out), *more, "--quiet"])
+        assert 3 == main([*arguments(model, text_file, out, *more), "--quiet"])
         error = capsys.readouterr().err
         assert problem in error
         assert 1 == len(error.splitlines())
