@@ -8,14 +8,9 @@ from pathlib import Path
 import click
 
 from oasis_sim.cli.once import OnceCommand
-from oasis_sim.cli.report_files import (
-    REPORT_FORMATS,
-    as_text,
-    check_place,
-    format_of,
-    write_report,
-)
+from oasis_sim.cli.report_files import REPORT_FORMATS, check_place, format_of
 from oasis_sim.cli.terminal import note
+from oasis_sim.errors import UsageError
 
 
 @click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -43,17 +38,21 @@ def report(
     its report itself with --report). The page holds its figures, every number as CSV, the inputs
     and the command that repeats it. 'md' is for a pull request, 'csv' holds all numbers.
     """
-    from oasis_sim.cli.report_source import report_of
+    from oasis_sim.cli.report_source import report_text
+    from oasis_sim.fileio import write_atomic
 
-    kind = report_format or ("html" if out is None else format_of(out))
+    named = None if out is None else format_of(out)
+    if report_format and named and named != report_format:
+        raise UsageError(f"--format {report_format} and a name in .{named} contradict each other")
+    kind = report_format or named or "html"
     place = page_of(source) if out is None and kind == "html" else out
     if place is not None:
         check_place(place, force=force)
-    found = report_of(source)
+    text = report_text(source, kind)
     if place is None:
-        sys.stdout.write(as_text(found, kind))
+        sys.stdout.write(text)
         return
-    write_report(found, place, kind)
+    write_atomic(place, text)
     note(f"report: {place}", quiet)
 
 

@@ -15,13 +15,17 @@ TEXT_CAP_BYTES = 256 * MIB
 PLAN_NAME = "plan.json"
 
 
-def report_of(name: str) -> Report:
-    """Return the report of a place; raise InputError for one that is none, or damaged."""
+def report_text(name: str, report_format: str) -> str:
+    """Return the report of a place in one of the formats; InputError for none or a damaged one.
+
+    Whatever the page cannot show is damage: every number is looked at before the first is written.
+    """
+    from oasis_sim.cli.report_files import as_text
     from oasis_sim.fileio import printable
 
     path = Path(name)
     try:
-        return _report(path)
+        return as_text(_report(path), report_format)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise InputError(
             f"its results are damaged ({type(error).__name__}: {error})",

@@ -8,10 +8,12 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oasis_sim.cli.main import main
+from oasis_sim.report.directory import write_run
 from oasis_sim.trace import save_trace
 from tests.page_reader import read_page, tables_of
 from tests.strategies import make_trace
@@ -199,6 +201,58 @@ def test_a_recorded_workload_goes_to_a_report_in_one_command(
     options = tables_of(page)["inputs.csv"]
     assert ["workload", workload] in options
     assert ["requests", "40"] in options
+
+
+def test_the_suffix_and_the_format_agree(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Markdown is not written into a page, and `-` is no name of a report."""
+    capsys.readouterr()
+    assert main(["report", "a run", "--out", "x.html", "--format", "md"]) == 2
+    assert "--format md and a name in .html contradict" in capsys.readouterr().err
+    assert main(["report", "a run", "--out", "-", "--format", "md"]) == 2
+    assert "end the name of a report in .html, .md or .csv" in capsys.readouterr().err
+    assert not Path("x.html").exists()
+    assert not Path("-").exists()
+    assert main(["report", "a run", "--out", "x.md", "--format", "md", "--quiet"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("part", "junk"),
+    [
+        ("notes", [-1]),
+        ("scenario", {"trace": 3}),
+        ("throughput", {"output_tokens_per_s": True}),
+        ("throughput", {"output_tokens_per_s": "fast"}),
+    ],
+)
+def test_a_summary_of_other_values_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str], part: str, junk: Any
+) -> None:
+    """Edited and hashed anew, it ends with code 3 and one line, in every format."""
+    files = {each.name: each.read_bytes() for each in run.iterdir()}
+    del files["manifest.json"], files["run.log"]
+    summary = json.loads(files["summary.json"])
+    summary[part] = junk if part == "notes" else summary[part] | junk
+    files["summary.json"] = json.dumps(summary).encode()
+    write_run(Path("edited"), files, "")
+    for kind in ("html", "md", "csv"):
+        capsys.readouterr()
+        code = main(["report", "edited", "--format", kind])
+        shown = capsys.readouterr()
+        assert (3, "", 1) == (code, shown.out, shown.err.count("\n"))
+        assert "internal error" not in shown.err
+    assert not list(Path().glob("*-report.html"))
+
+
+def test_a_run_that_is_not_complete_is_refused(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a file that the manifest lists, and without the manifest."""
+    for name in ("steps.csv", "manifest.json"):
+        (run / name).unlink()
+        assert main(["report", "a run", "--format", "md"]) == 3
+        error = capsys.readouterr().err
+        assert name in error
+        assert "so the run is not complete; run it again" in error
 
 
 def test_a_changed_summary_is_refused(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
