@@ -12,7 +12,7 @@ from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import Quality, RunResult, StepLog
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.serving import Progress, ServingLoop
-from oasis_sim.engine.trace_fit import check_traces, trace_notes
+from oasis_sim.engine.trace_fit import check_traces, longest_request, trace_notes
 from oasis_sim.engine.walks import Walks, build_walks
 from oasis_sim.engine.window import Window, slices
 from oasis_sim.errors import RunFailed, UsageError
@@ -76,7 +76,7 @@ def check_scenario(scenario: Scenario) -> None:
         )
     if scenario.concurrency is not None and scenario.concurrency < 1:
         raise UsageError("concurrency must be 1 or more")
-    check_traces(scenario)
+    check_traces(scenario.traces, scenario.scheme, longest_request(scenario))
 
 
 def _quality(scenario: Scenario, walks: Walks, steps: StepLog) -> Quality:

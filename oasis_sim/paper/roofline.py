@@ -15,6 +15,7 @@ import numpy as np
 
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import footprint, plan_memory
+from oasis_sim.engine.trace_fit import check_traces
 from oasis_sim.engine.walks import build_walks
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import HardwareProfile
@@ -193,6 +194,7 @@ def moved_bytes_per_token(case: RooflineCase, cost: CostModel) -> float:
         outside = max(0, case.context_tokens // scheme.block_tokens - scheme.chosen_blocks)
         blocks = float(min(scheme.admission_cap, outside) * share.kv_heads * share.model.layers)
     else:
+        check_traces(case.traces, scheme, case.context_tokens)
         walks = build_walks(case.traces, scheme, share, case.drafter, 0)
         blocks = float(np.mean(walks.tables.rung_blocks))
     return blocks * share.block_bytes(scheme)

@@ -9,6 +9,7 @@ import pytest
 from oasis_sim.engine import simulate
 from oasis_sim.engine.trace_fit import check_traces, trace_notes
 from oasis_sim.errors import InputError
+from oasis_sim.scheme import load_scheme, with_options
 from oasis_sim.trace import load_trace
 from oasis_sim.workload import closed_loop
 from tests.engine.scenarios import scenario
@@ -23,7 +24,7 @@ def test_a_trace_that_fits_into_the_budget_is_refused() -> None:
     with pytest.raises(InputError, match="cannot say what a selection misses"):
         simulate(replace(run, traces=(short,)))
     one_more = replace(trace, position=short.position + run.scheme.block_tokens)
-    check_traces(replace(run, traces=(one_more,)))
+    check_traces((one_more,), run.scheme, 1_064)
 
 
 def test_any_trace_will_do_where_nothing_is_selected() -> None:
@@ -31,7 +32,7 @@ def test_any_trace_will_do_where_nothing_is_selected() -> None:
     run = scenario("oasis", workload=closed_loop(2, 100, 10))
     trace = run.traces[0]
     assert 110 <= run.scheme.attended_tokens_max
-    check_traces(replace(run, traces=(replace(trace, position=trace.position * 0 + 50),)))
+    check_traces((replace(trace, position=trace.position * 0 + 50),), run.scheme, 110)
 
 
 def test_a_trace_of_another_model_or_context_is_told() -> None:
@@ -46,3 +47,14 @@ def test_a_trace_of_another_model_or_context_is_told() -> None:
     )
     same = replace(run, model=model, workload=closed_loop(2, 4_100, 40))
     assert trace_notes(same) == ()
+
+
+def test_a_trace_that_is_nearly_all_attended_is_warned_of() -> None:
+    """4,112 of 4,160 tokens attended say little about a context of 16K; 2,064 of 12K say enough."""
+    trace = load_trace("smollm2-prose")
+    base = load_scheme("oasis")
+    run = scenario(with_options(base, budget_tokens=4_096), workload=closed_loop(2, 16_384, 40))
+    lines = trace_notes(replace(run, traces=(trace,)))
+    assert lines[1].startswith("WARNING: a head attends 99 % of the trace smollm2-prose and 25 %")
+    plain = replace(run, scheme=base, traces=(load_trace("aime.jsonl"),))
+    assert not any("WARNING" in line for line in trace_notes(plain))
