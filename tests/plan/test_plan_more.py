@@ -211,7 +211,7 @@ def test_where_offload_pays_is_what_run_says(
         assert main(["run", *options, "--scheme", scheme, "--out", scheme]) == 0
         rate = json.loads(capsys.readouterr().out)["throughput"]["output_tokens_per_s"]
         assert rate == found[key][found["concurrency"].index(4)]
-    assert main(["plan", *LOAD, "--where-offload-pays"]) == 0
+    assert main(["plan", *LOAD, "--rate", "150", "--where-offload-pays"]) == 0
     shown = capsys.readouterr().out
     assert "x: requests at once\n  A dense\n  B oasis\n" in shown
     assert "oasis pays, by requests at once, at context 250:" in shown
