@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from oasis_sim.cli.load_options import WORKLOAD_FORMATS, concurrency_from, load_from
-from oasis_sim.errors import InputError
+from oasis_sim.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from oasis_sim.engine.spec import ScenarioSpec
@@ -32,6 +33,7 @@ MACHINE_OPTIONS = (
 )
 MOST_TOKENS = 2**31 - 1
 MOST_REQUESTS = 10_000_000
+MOST_RATE = 1_000_000_000
 
 SCHEME_PARTS = {
     "fetch_ratio": "fetch_ratio",
@@ -85,6 +87,17 @@ def rate_in_bytes(ctx: click.Context, param: click.Parameter, value: str | None)
         return None if value is None else parse_bandwidth(value)
     except InputError as error:
         raise click.BadParameter(str(error), ctx, param) from None
+
+
+@contextmanager
+def options_checked() -> Iterator[None]:
+    """Make a wrong value of an option, found where options are put together, a usage error."""
+    try:
+        yield
+    except InputError as error:
+        if error.file is not None:
+            raise
+        raise UsageError(str(error)) from None
 
 
 TOKENS = click.IntRange(1, MOST_TOKENS)
@@ -142,7 +155,9 @@ SCENARIO_OPTIONS = (
         help="Number of requests.  [default: twice the concurrency, or the whole file]",
     ),
     click.option(
-        "--rate", type=FiniteNumber(0, min_open=True), help="Random arrivals per second (Poisson)."
+        "--rate",
+        type=FiniteNumber(0, MOST_RATE, min_open=True),
+        help="Random arrivals per second (Poisson).",
     ),
     click.option("--workload", metavar="FILE", help="Request file; name its format too."),
     click.option(

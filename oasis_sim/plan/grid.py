@@ -21,9 +21,10 @@ VERSION = 1
 MOST_VALUES = 10_000
 MOST_POINTS = 1_000_000
 
-_NUMBER = r"\d+(?:\.\d+)?"
+MOST_DIGITS = 30
+_NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:([x+])({_NUMBER}))?")
-PLAIN_NUMBER = re.compile(rf"{_NUMBER}(?:[eE]-?\d+)?")
+PLAIN_NUMBER = re.compile(_NUMBER)
 
 
 @dataclass(frozen=True)
@@ -72,9 +73,19 @@ class Grid:
 
 def sort_values(values: Sequence[str]) -> list[str]:
     """Return values once each, spelled one way: numbers first, ascending, then names."""
-    numbers = {Decimal(text) for text in values if PLAIN_NUMBER.fullmatch(text)}
+    numbers = {_decimal(text) for text in values if PLAIN_NUMBER.fullmatch(text)}
     names = {text for text in values if not PLAIN_NUMBER.fullmatch(text)}
     return [spelled(value) for value in sorted(numbers)] + sorted(names)
+
+
+def _decimal(text: str) -> Decimal:
+    """Return a number exactly; raise UsageError for one of very many digits."""
+    value = Decimal(text) if len(text) <= 2 * MOST_DIGITS else None
+    if value is None or abs(value.adjusted()) >= MOST_DIGITS:
+        raise UsageError(
+            f"{printable(text, 40)} is out of range; write a number of up to {MOST_DIGITS} digits"
+        )
+    return value
 
 
 def spelled(value: Decimal) -> str:
@@ -87,7 +98,13 @@ def parse_vary(text: str) -> tuple[str, tuple[str, ...]]:
     name, equals, values = text.partition("=")
     if not equals or not name.strip():
         raise UsageError(f"--vary {printable(text, 60)}: write NAME=VALUES")
-    return option_name(name), expand(values)
+    option = option_name(name)
+    if not values.strip():
+        raise UsageError(f"--vary {printable(option, 60)}=: names no value")
+    try:
+        return option, expand(values)
+    except UsageError as error:
+        raise UsageError(f"--vary {printable(option, 60)}: {error}") from None
 
 
 def option_name(text: str) -> str:
@@ -108,17 +125,16 @@ def expand(text: str) -> tuple[str, ...]:
 
 
 def _range(text: str, low: str, high: str, kind: str | None, step: str | None) -> list[str]:
-    first, last = Decimal(low), Decimal(high)
-    by = Decimal(step or 1)
+    first, last, by = (_decimal(each) for each in (low, high, step or "1"))
     if first > last or (kind == "x" and (by <= 1 or first == 0)) or by == 0:
         raise UsageError(
-            f"range {text!r} never ends or holds nothing; write LOW..HIGHxFACTOR with a factor "
-            "above 1, or LOW..HIGH+STEP"
+            f"range {printable(text, 60)!r} never ends or holds nothing; write LOW..HIGHxFACTOR "
+            "with a factor above 1, or LOW..HIGH+STEP"
         )
     values: list[str] = []
     while first <= last:
         if len(values) >= MOST_VALUES:
-            raise UsageError(f"range {text!r} has more than {MOST_VALUES:,} values")
+            raise UsageError(f"range {printable(text, 60)!r} has more than {MOST_VALUES:,} values")
         values.append(spelled(first))
         first = first * by if kind == "x" else first + by
     return values
@@ -179,4 +195,4 @@ def _texts(items: Sequence[Any], section: str) -> tuple[str, ...]:
 def _one(item: float | str, section: str) -> tuple[str, ...]:
     if isinstance(item, str):
         return expand(item) if section == "vary" else (item,)
-    return (spelled(Decimal(repr(item))),)
+    return (spelled(_decimal(repr(item))),)

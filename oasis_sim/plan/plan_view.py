@@ -231,6 +231,8 @@ def notes(plan: Plan) -> list[str]:
     lacking = {a.job.spec.profile for a in plan.answers} - set(plan.prices.gpu_hour)
     if plan.prices.currency and lacking:
         found.append(f"no price for {', '.join(sorted(lacking))}: ranked by GPUs")
+    planned = {answer.job.spec.profile for answer in plan.answers}
+    found += plan.prices.unknown(planned)
     return found
 
 

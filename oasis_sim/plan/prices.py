@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from oasis_sim.fileio import Fields, load_yaml
+from oasis_sim.fileio import Fields, did_you_mean, load_yaml, printable, shipped_inputs
 
 FORMAT = "oasis-prices"
 SECONDS_PER_HOUR = 3600
@@ -24,6 +24,16 @@ class Prices:
         if profile not in self.gpu_hour or tokens_per_s <= 0:
             return None
         return self.gpu_hour[profile] * gpus / SECONDS_PER_HOUR / tokens_per_s * MILLION
+
+    def unknown(self, planned: Collection[str]) -> list[str]:
+        """Say which names of the file are no card: neither planned for nor a built-in profile."""
+        known = sorted({*planned, *shipped_inputs("profile")})
+        return [
+            f"the price of {printable(name, 60)} is not used: no profile has this name"
+            f"{did_you_mean(name, known)}"
+            for name in self.gpu_hour
+            if name not in known
+        ]
 
 
 def read_prices(path: str) -> Prices:

@@ -115,7 +115,9 @@ def test_prices_decide_where_they_are_known(
     beside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without prices the fewest GPUs come first, with prices the cheapest; the cost is exact."""
-    (beside / "prices.yaml").write_text("currency: EUR\ngpu_hour: {h100: 4.5, a100: 0.01}\n")
+    (beside / "prices.yaml").write_text(
+        "currency: EUR\ngpu_hour: {h100: 4.5, a100: 0.01, h10: 3}\n"
+    )
     asked = [*LOAD, "--scheme", "oasis", "--gpu", "a100,h100", "--slo", SLO]
     free = planned(capsys, *asked)
     assert ["h100", "a100"] == [fleet["profile"] for fleet in free["fleets"]]
@@ -123,6 +125,11 @@ def test_prices_decide_where_they_are_known(
     assert [None, None] == [each["cost_per_million_output_tokens"] for each in free["fleets"]]
     priced = planned(capsys, *asked, "--price-file", "prices.yaml")
     assert ["a100", "h100"] == [fleet["profile"] for fleet in priced["fleets"]]
+    assert any(
+        each == "the price of h10 is not used: no profile has this name; did you mean 'h100'?"
+        for each in priced["sentences"]
+    )
+    assert not any("the price of a100" in each for each in priced["sentences"])
     fleet = priced["fleets"][1]
     expected = fleet["gpus"] * 4.5 / 3600 / (150 * 20) * 1e6
     assert pytest.approx(expected) == fleet["cost_per_million_output_tokens"]

@@ -86,6 +86,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         ("0.01..0.08x2", ("0.01", "0.02", "0.04", "0.08")),
         ("10..50+20", ("10", "30", "50")),
         ("1..3", ("1", "2", "3")),
+        ("1e3..1e5x1e1", ("1000", "10000", "100000")),
         ("0.1,5..6,oasis", ("0.1", "5", "6", "oasis")),
         ("100..100x2", ("100",)),
     ],
@@ -95,14 +96,27 @@ def test_ranges(text: str, values: tuple[str, ...]) -> None:
     assert values == expand(text)
 
 
-@pytest.mark.parametrize("text", ["1..4x1", "0..4x2", "5..4", "1..4+0", "a,,b", "", "0..9e9", "x="])
+@pytest.mark.parametrize(
+    "text", ["1..4x1", "0..4x2", "5..4", "1..4+0", "a,,b", "", "0..9e9", "0..1+1e-300", "1..1e400"]
+)
 def test_ranges_without_end_are_refused(text: str) -> None:
-    """What never ends or is empty is a usage error; what is no range is a name."""
-    if text in {"0..9e9", "x="}:
-        assert (text,) == expand(text)
-    else:
-        with pytest.raises(UsageError):
-            expand(text)
+    """What never ends, is empty or has very many steps or digits is a usage error, in few words."""
+    with pytest.raises(UsageError) as caught:
+        expand(text)
+    assert len(str(caught.value)) < 200
+
+
+def test_what_is_no_range_is_a_name() -> None:
+    """Values are names, unless they are numbers or ranges of them."""
+    assert ("x=", "a..b") == expand("x=,a..b")
+
+
+@pytest.mark.parametrize("text", ["1e400", "1e99999999999", "1e-400", "9" * 400, "0." + "1" * 400])
+def test_numbers_of_very_many_digits_are_refused(text: str) -> None:
+    """They are shown cut short, and never written out."""
+    with pytest.raises(UsageError, match="is out of range; write a number of up to") as caught:
+        sort_values(["1", text])
+    assert len(str(caught.value)) < 120
 
 
 @given(st.permutations(["10", "2", "0.50", "5e-1", "b", "a", "2.0"]))
@@ -243,6 +257,10 @@ def test_what_does_not_fit_is_a_row(beside: Path, capsys: pytest.CaptureFixture[
     ("arguments", "code", "words"),
     [
         (["--vary", "concurrency=0"], 2, "concurrency"),
+        (["--vary", "concurrency="], 2, "--vary concurrency=: names no value"),
+        (["--vary", "concurrency=1,,2"], 2, "--vary concurrency: '1,,2': a value is empty"),
+        (["--vary", "concurrency=1e400"], 2, "1e400 is out of range"),
+        (["--vary", "rate=1e12"], 2, "is not in the range"),
         (["--vary", "colour=1"], 2, "known: profile"),
         ([], 2, "nothing is varied"),
         (["--vary", "profile=h9000"], 3, "h9000"),
