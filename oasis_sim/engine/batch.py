@@ -52,6 +52,13 @@ class Job:
         """Return the tokens still to generate."""
         return self.output - self.generated
 
+    def grow(self, tokens: int, growth: int) -> int:
+        """Generate tokens of `growth` bytes each; return their bytes in all."""
+        self.context += tokens
+        self.generated += tokens
+        self.hbm_bytes += tokens * growth
+        return tokens * growth
+
     def needs_hbm(self, sizes: Footprint) -> int:
         """Return the HBM bytes that the job needs in its present phase and context."""
         if self.phase is Phase.SPARSE:

@@ -46,10 +46,7 @@ class Service:
     def enter(self, job: Job) -> bool:
         """Queue a request, or refuse one that cannot fit even alone."""
         final = job.prompt + job.output
-        scheme = self.cost.scheme
-        peak = self.sizes.dense_bytes(final)
-        if scheme.selects and final > scheme.attended_tokens_max:
-            peak = max(self._prefill_bytes(job), self.sizes.sparse_bytes(final))
+        peak = max(self._prefill_bytes(job), self._last_bytes(final))
         host = self.sizes.host_bytes(final)
         if peak > self.hbm.capacity_bytes or host > self.host.capacity_bytes:
             self.book.reject(job, peak, self.hbm.capacity_bytes, host, self.host.capacity_bytes)
@@ -124,18 +121,18 @@ class Service:
         """Return the most HBM and host bytes that a static batch holds at once."""
         final = [job.prompt + job.output for job in batch]
         start = sum(self._prefill_bytes(job) for job in batch)
-        scheme = self.cost.scheme
-        end = sum(
-            self.sizes.sparse_bytes(length)
-            if scheme.selects and length > scheme.attended_tokens_max
-            else self.sizes.dense_bytes(length)
-            for length in final
-        )
+        end = sum(self._last_bytes(length) for length in final)
         return max(start, end), sum(self.sizes.host_bytes(length) for length in final)
 
     def _batch_fits(self, batch: list[Job]) -> bool:
         hbm, host = self._batch_bytes(batch)
         return hbm <= self.hbm.capacity_bytes and host <= self.host.capacity_bytes
+
+    def _last_bytes(self, length: int) -> int:
+        """Return the HBM bytes of a request that ends with `length` tokens."""
+        scheme = self.cost.scheme
+        sparse = scheme.selects and length > scheme.attended_tokens_max
+        return self.sizes.sparse_bytes(length) if sparse else self.sizes.dense_bytes(length)
 
     def _prefill_bytes(self, job: Job) -> int:
         """Return the HBM bytes that a request takes until its prefill is over."""
@@ -232,10 +229,10 @@ class Service:
             tokens = min(context - job.context, job.remaining)
             cut += context - job.context - tokens
             total += tokens
-            grown += _grow(job, tokens, each)
+            grown += job.grow(tokens, each)
         for job in dense:
             total += steps
-            grown += _grow(job, steps, self.sizes.dense_growth)
+            grown += job.grow(steps, self.sizes.dense_growth)
         self.hbm.change(grown)
         self.book.generated_total += total
         return cut
@@ -297,11 +294,3 @@ class Service:
         self.hbm.change(-job.hbm_bytes)
         self.host.change(-job.host_bytes)
         job.hbm_bytes = job.host_bytes = 0
-
-
-def _grow(job: Job, tokens: int, growth: int) -> int:
-    """Give a job generated tokens of `growth` bytes each; return its bytes in all."""
-    job.context += tokens
-    job.generated += tokens
-    job.hbm_bytes += tokens * growth
-    return tokens * growth
