@@ -18,7 +18,12 @@ def plain(text: str) -> str:
 
 
 def escape(character: str) -> str:
-    """Spell one character as an escape sequence that is plain ASCII."""
+    """Spell one character as an escape sequence that is plain ASCII.
+
+    A byte of a file's name that is no text reaches Python as a surrogate; it is spelt as the byte.
+    """
+    if "\udc80" <= character <= "\udcff":
+        return f"\\x{ord(character) - 0xDC00:02x}"
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from oasis_sim.cli.once import OnceCommand
-from oasis_sim.cli.options import MOST_TOKENS, PREDICTORS, output_options
+from oasis_sim.cli.options import MOST_TOKENS, PREDICTORS, options_checked, output_options
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import UsageError
 
@@ -198,7 +198,9 @@ def quality(
     schemes = _schemes(job, options.pop("block_tokens"))
     for text in dict.fromkeys(text for scheme in schemes for text in scheme.cautions):
         note(text, job.quiet)
-    result = run_job(job, schemes, _options(schemes, free_run, options))
+    with options_checked():
+        wanted = _options(schemes, free_run, options)
+    result = run_job(job, schemes, wanted)
     if plot is not None:
         draw_plot(result, plot)
     write_result(result, output_format, detail, sys.stdout)

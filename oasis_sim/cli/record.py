@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oasis_sim.cli.once import OnceCommand
+from oasis_sim.cli.options import options_checked
 from oasis_sim.cli.record_report import recorded_command, report
 from oasis_sim.errors import UsageError
 from oasis_sim.fileio import check_writable, printable
@@ -188,12 +189,9 @@ def record(force: bool, output: str, block_sizes: tuple[int, ...], **options: An
     places = {size: _place(job.out, size, len(block_sizes) > 1) for size in block_sizes}
     for place in places.values():
         check_place(place, force=force)
-    traces = run_job(
-        job,
-        RecordOptions(block_tokens=block_sizes[0], **options),
-        places,
-        recorded_command(click.get_current_context()),
-    )
+    with options_checked():
+        wanted = RecordOptions(block_tokens=block_sizes[0], **options)
+    traces = run_job(job, wanted, places, recorded_command(click.get_current_context()))
     click.echo(report(list(places.values()), traces, output))
 
 

@@ -147,6 +147,7 @@ def test_unknown_options_are_named() -> None:
         ("vary: {fetch_ratoi: 0.1}", "did you mean 'fetch_ratio'"),
         ("vary:\n  fetch_ratio: [0.1, 2]", ":2: vary.fetch_ratio: 2"),
         ("vary: {fetch_ratio: [.nan]}", "not a finite number"),
+        ("vary: {rate: [1.0e+300]}", "vary.rate: 1e[+]300 is out of range"),
         ("base: {host_memory: 5}\nvary: {seed: 1}", "has no unit|is not a size"),
         ("vary: {seed: 1, fetch_ratio: 1, fetch-ratio: 1}", "stands twice"),
         ('vary: {seed: ["\\e[31m"]}', r"\\x1b"),

@@ -131,6 +131,7 @@ def test_one_prompt_is_asked_for(model_folder, text_file, tmp_path, capsys):
         (["--text", str(text_file), "--tokens", str(text_file)], "one of --text"),
         (["--tokens", str(text_file), "--question", "why"], "goes with --text"),
         (["--text", str(text_file), "--block-size", "8,x"], "no list of block sizes"),
+        (["--text", str(text_file), "--steps", "0"], "steps: 0 is out of range"),
         (["--text", str(text_file), "--block-size", "8,8"], "names a size twice"),
     ):
         assert 2 == main(["record", str(folder), "--out", str(out), *more])
@@ -192,7 +193,6 @@ def test_bad_inputs_end_in_one_line(model_folder, text_file, tmp_path, capsys):
         (folder, ["--prompt-tokens", "900"], "150 tokens"),
         (folder, ["--question", "why?"], "no chat form"),
         (folder, ["--layers", "9"], "layers 0 to 4"),
-        (folder, ["--steps", "0"], "steps: 0 is out of range"),
         ("no-model", [], "no such file"),
     ):
         assert 3 == main([*arguments(model, text_file, out, *more), "--quiet"])

@@ -23,6 +23,7 @@ from oasis_sim.report.numbers import (
 from oasis_sim.report.table import print_rows, print_view
 from oasis_sim.report.view import view_of
 from oasis_sim.scheme import load_scheme, with_options
+from oasis_sim.text import plain
 from oasis_sim.units import PS_PER_S
 from oasis_sim.workload import Workload
 from tests.factories import (
@@ -308,3 +309,9 @@ def test_a_wait_on_demand_is_not_for_transfers_alone() -> None:
     found = lines_of(tiny_result(scenario=tiny_scenario(scheme=load_scheme("on-demand"))))
     assert found["Steps bound by"].endswith("per step for prediction, selection and transfer")
     assert lines_of(tiny_result())["Steps bound by"].endswith("per step for transfers")
+
+
+def test_a_byte_of_a_name_that_is_no_text_is_shown_as_that_byte() -> None:
+    """Python holds it as a surrogate, which nobody typed."""
+    assert r"caf\xff\x80.html" == plain(b"caf\xff\x80.html".decode("utf-8", "surrogateescape"))
+    assert r"\ud800" == plain("\ud800")
