@@ -163,7 +163,7 @@ def test_a_message_over_several_lines_becomes_one(capsys: pytest.CaptureFixture[
         (["run", "--concurrency", "0"], "oasis-sim run --help"),
         (["run", "--fetch-ratio", "nan"], "finite"),
         (["run", "--fetch-ratio", "1.5"], "0<=x<=1"),
-        (["run", "--rate", "0"], "x>0"),
+        (["run", "--rate", "0"], "0<x<=1000000000"),
         (["run", "--engine", "vlllm"], "roofline"),
         (["run", "--host-memory", "80 Gb"], "GiB"),
         (["run", "--host-memory", "80"], "GiB"),

@@ -61,7 +61,8 @@ def test_stats_json_is_the_contract(place: Path, capsys: Captured) -> None:
         *("stats", "real.npz", "--budget", "24", "--fetch-ratio", "0.1", "--fetch-ratio", "1"),
         *("--predictor", "previous", "--format", "json"),
     )
-    assert (0, "") == (code, err)
+    note = "a fetch ratio of 0.1 x 6 blocks rounds down to 0: nothing is ever fetched\n"
+    assert (0, note) == (code, err)
     rows = trace_stats(make_trace(1, steps=8, stored=20), [24], [0.1, 1.0], ["previous"])
     expected = {
         "trace": "random-1",
