@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from oasis_sim.cli import model_options as shared
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import MOST_TOKENS, PREDICTORS, options_checked, output_options
 from oasis_sim.cli.terminal import note
@@ -84,10 +85,8 @@ class _Job:
 @click.option(
     "--text", required=True, type=click.Path(path_type=Path), help="UTF-8 text of the prompt."
 )
-@click.option("--question", help="Ask this about the text, in the model's chat form.")
-@click.option(
-    "--prompt-tokens", type=int, help="First tokens of the text to use.  [default: all of it]"
-)
+@shared.QUESTION
+@shared.PROMPT_TOKENS
 @click.option("--steps", type=int, default=48, show_default=True, help="Tokens to decode.")
 @click.option(
     "--scheme", metavar="NAME|FILE", default="oasis", show_default=True, help="KV cache scheme."
@@ -130,27 +129,19 @@ class _Job:
     show_default=True,
     help="Tokens decoded: greedy, sample (of full attention) or text (its continuation).",
 )
-@click.option("--temperature", type=float, default=0.8, show_default=True, help="For sample.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For sample.")
-@click.option("--ignore-eos", is_flag=True, help="Never let the model end its text.")
+@shared.TEMPERATURE
+@shared.SEED
+@shared.IGNORE_EOS
 @click.option(
     "--free-run/--no-free-run",
     default=True,
     show_default=True,
     help="Let each scheme write a text of its own, too.",
 )
-@click.option(
-    "--chunk-tokens", type=int, default=256, show_default=True, help="Tokens per prefill chunk."
-)
-@click.option(
-    "--max-perplexity",
-    type=float,
-    default=100.0,
-    show_default=True,
-    help="Refuse a model that reads the prompt worse than this.",
-)
-@click.option("--model-name", help="Name of the model.  [default: the file's or folder's name]")
-@click.option("--dtype", default="float32", show_default=True, help="float32 or bfloat16.")
+@shared.CHUNK_TOKENS
+@shared.MAX_PERPLEXITY
+@shared.MODEL_NAME
+@shared.DTYPE
 @click.option("--kv-16bit", is_flag=True, help="Round queries, keys and values to bfloat16.")
 @click.option(
     "--device",
@@ -158,9 +149,7 @@ class _Job:
     show_default=True,
     help="cpu, cuda or cuda:N; a GPU attends, scans, selects and gathers by the project's kernels.",
 )
-@click.option(
-    "--threads", type=int, default=1, show_default=True, help="CPU threads; more is often slower."
-)
+@shared.THREADS
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli import model_options as shared
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import options_checked
 from oasis_sim.cli.record_report import recorded_command, report
@@ -87,10 +88,8 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
     show_default=True,
     help="Licence of the text, for the header.",
 )
-@click.option("--question", help="Ask this about the text, in the model's chat form.")
-@click.option(
-    "--prompt-tokens", type=int, help="First tokens of the text to use.  [default: all of it]"
-)
+@shared.QUESTION
+@shared.PROMPT_TOKENS
 @click.option("--steps", type=int, default=64, show_default=True, help="Tokens to decode.")
 @click.option(
     "--trajectory",
@@ -98,9 +97,9 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
     show_default=True,
     help="Tokens after the prompt: greedy, sample (of the model) or text (its continuation).",
 )
-@click.option("--temperature", type=float, default=0.8, show_default=True, help="For sample.")
-@click.option("--seed", type=int, default=0, show_default=True, help="For sample.")
-@click.option("--ignore-eos", is_flag=True, help="Never let the model end its text.")
+@shared.TEMPERATURE
+@shared.SEED
+@shared.IGNORE_EOS
 @click.option(
     "--block-size",
     "block_sizes",
@@ -145,28 +144,18 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
 )
 @click.option("--sink-blocks", type=int, default=0, show_default=True, help="First blocks it adds.")
 @click.option("--recent-blocks", type=int, default=1, show_default=True, help="Newest it adds.")
-@click.option(
-    "--chunk-tokens", type=int, default=256, show_default=True, help="Tokens per prefill chunk."
-)
-@click.option(
-    "--max-perplexity",
-    type=float,
-    default=100.0,
-    show_default=True,
-    help="Refuse a model that reads the prompt worse than this.",
-)
-@click.option("--model-name", help="Name of the model.  [default: the file's or folder's name]")
+@shared.CHUNK_TOKENS
+@shared.MAX_PERPLEXITY
+@shared.MODEL_NAME
 @click.option(
     "--model-licence",
     default="not stated",
     show_default=True,
     help="Licence of the model, for the header.",
 )
-@click.option("--dtype", default="float32", show_default=True, help="float32 or bfloat16.")
+@shared.DTYPE
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
-@click.option(
-    "--threads", type=int, default=1, show_default=True, help="CPU threads; more is often slower."
-)
+@shared.THREADS
 @click.option(
     "--checkpoint", type=_PATH, help="Folder to keep finished parts in; the command goes on there."
 )
