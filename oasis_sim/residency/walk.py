@@ -43,15 +43,15 @@ LONG_WARMUP = 6
 class WalkTable:
     """Hold one steady period of the walk, mapped to the run's model.
 
-    Counts are per request, step and model layer, summed over the model's KV heads. The quality
-    proxies are means over layers and heads for each walk step; ``_p5`` and ``_p95`` are taken
-    over all steps, layers and heads. ``overlap`` is the share of the true query's blocks that
-    were attended; ``mass`` the share of the step's attention mass that was read; ``lost`` the
-    rest. Both are None when the trace holds no mass. ``steady`` says whether the period repeats
-    exactly.
+    Counts are per request, step and model layer: ``admitted_by_head`` of each of the model's KV
+    heads, the others summed over them. The quality proxies are means over layers and heads for each
+    walk step; ``_p5`` and ``_p95`` are taken over all steps, layers and heads. ``overlap`` is the
+    share of the true query's blocks that were attended; ``mass`` the share of the step's attention
+    mass that was read; ``lost`` the rest. Both are None when the trace holds no mass. ``steady``
+    says whether the period repeats exactly.
     """
 
-    admitted: NDArray[np.int32]  # [W, model layers]
+    admitted_by_head: NDArray[np.uint16]  # [W, model layers, model heads]
     needed: NDArray[np.int32]  # [W, model layers]
     overlap: NDArray[np.float64]  # [W]
     mass: NDArray[np.float64] | None  # [W]
@@ -67,6 +67,11 @@ class WalkTable:
     def period(self) -> int:
         """Return W."""
         return len(self.trace_step)
+
+    @property
+    def admitted(self) -> NDArray[np.int64]:
+        """Return the admitted blocks of all KV heads together, int64[W, model layers]."""
+        return self.admitted_by_head.sum(axis=2, dtype=np.int64)
 
     @property
     def overlap_mean(self) -> float:
@@ -151,7 +156,7 @@ def build_walk(
         # A trace without any mass says as little as one that does not store it.
         mass, lost = (None, None) if np.isnan(share).all() else (share, 1.0 - share)
     return WalkTable(
-        admitted=heads.sum_heads(log.admitted[table]).astype(np.int32),
+        admitted_by_head=heads.expand(log.admitted[table]).astype(np.uint16),
         needed=heads.sum_heads(log.needed[table]).astype(np.int32),
         overlap=heads.expand(overlap).mean(axis=(1, 2)),
         mass=None if mass is None else known_mean(mass),
