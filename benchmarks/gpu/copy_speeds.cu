@@ -1,0 +1,201 @@
+// Why batches of scattered copies run at two speeds: one cause after the other, all else alike.
+//
+//   nvcc -O2 -std=c++17 -arch=sm_90a -o copy_speeds benchmarks/gpu/copy_speeds.cu && ./copy_speeds
+//
+// 36 layers of n units of 8 KB, host to device, in batches of 256 on one stream. A line holds what
+// was varied, then microseconds per unit: median, least and most of the repeats, the part of it in
+// which the host submits, and every repeat in the order of time.
+#include <cuda_runtime.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#define CHECK(call)                                                       \
+  do {                                                                    \
+    cudaError_t error = (call);                                           \
+    if (error != cudaSuccess) {                                           \
+      std::printf("%s: %s\n", #call, cudaGetErrorString(error));          \
+      std::exit(1);                                                       \
+    }                                                                     \
+  } while (0)
+
+constexpr size_t kUnit = 8192, kGiB = size_t(1) << 30, kMiB = size_t(1) << 20, kPart = 256;
+constexpr int kLayers = 36;
+
+using Clock = std::chrono::steady_clock;
+
+struct Copies {
+  std::vector<void*> to;
+  std::vector<const void*> from;
+};
+
+struct Place {
+  char *gpu, *host;
+  size_t gpu_bytes, host_bytes;
+};
+
+enum Order { kRandom, kBySource, kByTarget, kInLine };
+
+Copies draw(const Place& place, size_t count, unsigned seed, Order order = kRandom) {
+  std::mt19937_64 random(seed);
+  size_t n = count * kLayers;
+  std::vector<size_t> to(n), from(n);
+  for (size_t i = 0; i < n; ++i) {
+    to[i] = random() % (place.gpu_bytes / kUnit);
+    from[i] = random() % (place.host_bytes / kUnit);
+    if (order == kInLine) to[i] = from[i] = i;
+  }
+  if (order == kBySource) std::sort(from.begin(), from.end());
+  if (order == kByTarget) std::sort(to.begin(), to.end());
+  Copies copies;
+  for (size_t i = 0; i < n; ++i) {
+    copies.to.push_back(place.gpu + to[i] * kUnit);
+    copies.from.push_back(place.host + from[i] * kUnit);
+  }
+  return copies;
+}
+
+// Return microseconds per unit in all, and until the last batch was submitted.
+std::pair<double, double> once(Copies& copies, cudaStream_t stream) {
+  static std::vector<size_t> sizes(size_t(1) << 20, kUnit);
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t index = 0, n = copies.to.size();
+  CHECK(cudaStreamSynchronize(stream));
+  auto start = Clock::now();
+  for (size_t at = 0; at < n; at += kPart)
+    CHECK(cudaMemcpyBatchAsync(&copies.to[at], &copies.from[at], sizes.data(),
+                               std::min(kPart, n - at), &attributes, &index, 1, stream));
+  std::chrono::duration<double> submitted = Clock::now() - start;
+  CHECK(cudaStreamSynchronize(stream));
+  std::chrono::duration<double> taken = Clock::now() - start;
+  return {taken.count() * 1e6 / n, submitted.count() * 1e6 / n};
+}
+
+void report(const std::string& what, Copies copies, cudaStream_t stream, int repeats = 8) {
+  std::vector<double> us, submit;
+  once(copies, stream);
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    auto [all, part] = once(copies, stream);
+    us.push_back(all), submit.push_back(part);
+  }
+  auto sorted = us;
+  std::sort(sorted.begin(), sorted.end()), std::sort(submit.begin(), submit.end());
+  std::printf("%-44s n %5zu cpu %2d med %.3f min %.3f max %.3f submit %.3f |", what.c_str(),
+              copies.to.size() / kLayers, sched_getcpu(), sorted[us.size() / 2], sorted[0],
+              sorted.back(), submit[us.size() / 2]);
+  for (double value : us) std::printf(" %.2f", value);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+cudaStream_t new_stream() {
+  cudaStream_t stream;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+void by_count(const Place& place, cudaStream_t stream, const char* when) {
+  for (unsigned seed : {1u, 2u, 3u})
+    for (size_t count : {96, 192, 384, 768, 1152})
+      report("count and addresses " + std::to_string(seed) + " " + when,
+             draw(place, count, seed), stream);
+}
+
+void by_spread(const Place& place, cudaStream_t stream) {
+  for (size_t host : {64 * kMiB, 512 * kMiB, 4 * kGiB})
+    for (size_t gpu : {64 * kMiB, 512 * kMiB, 4 * kGiB}) {
+      Place part{place.gpu, place.host, gpu, host};
+      report("host in " + std::to_string(host / kMiB) + " MiB, device in " +
+                 std::to_string(gpu / kMiB) + " MiB", draw(part, 768, 4), stream);
+    }
+}
+
+void by_order(const Place& place, cudaStream_t stream) {
+  report("random", draw(place, 768, 5), stream);
+  report("ordered by source", draw(place, 768, 5, kBySource), stream);
+  report("ordered by target", draw(place, 768, 5, kByTarget), stream);
+  report("in line", draw(place, 768, 5, kInLine), stream);
+}
+
+void by_stream(const Place& place) {
+  for (int i = 0; i < 8; ++i)
+    report("stream " + std::to_string(i), draw(place, 768, 6), new_stream());
+}
+
+void by_cpu(const Place& place, cudaStream_t stream) {
+  cpu_set_t before;
+  sched_getaffinity(0, sizeof before, &before);
+  int cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  for (int i = 0; i < 4; ++i) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(i * cpus / 4, &one);
+    sched_setaffinity(0, sizeof one, &one);
+    report("on one processor", draw(place, 768, 7), stream);
+  }
+  sched_setaffinity(0, sizeof before, &before);
+}
+
+void by_memory(const Place& place, cudaStream_t stream) {
+  struct Kind { const char* name; int advice; };
+  for (Kind kind : {Kind{"registered, 4 KiB pages", MADV_NOHUGEPAGE},
+                    Kind{"registered, huge pages", MADV_HUGEPAGE}}) {
+    char* memory = static_cast<char*>(mmap(nullptr, kGiB, PROT_READ | PROT_WRITE,
+                                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    madvise(memory, kGiB, kind.advice);
+    std::memset(memory, 1, kGiB);
+    CHECK(cudaHostRegister(memory, kGiB, cudaHostRegisterDefault));
+    for (size_t count : {384, 768})
+      report(kind.name, draw({place.gpu, memory, place.gpu_bytes, kGiB}, count, 8), stream);
+    CHECK(cudaHostUnregister(memory));
+    munmap(memory, kGiB);
+  }
+  char* memory;
+  CHECK(cudaHostAlloc(&memory, kGiB, cudaHostAllocDefault));
+  for (size_t count : {384, 768})
+    report("allocated pinned, 1 GiB", draw({place.gpu, memory, place.gpu_bytes, kGiB}, count, 8),
+           stream);
+  CHECK(cudaFreeHost(memory));
+}
+
+void beside_host_copies(const Place& place, cudaStream_t stream) {
+  cudaStream_t other = new_stream();
+  for (size_t count : {384, 768}) {
+    for (int i = 0; i < 24; ++i)
+      CHECK(cudaMemcpyAsync(place.host, place.gpu, kGiB / 2, cudaMemcpyDeviceToHost, other));
+    report("beside copies to the host", draw(place, count, 9), stream);
+    CHECK(cudaStreamSynchronize(other));
+    report("and without", draw(place, count, 9), stream);
+  }
+}
+
+int main() {
+  Place place{nullptr, nullptr, 4 * kGiB, 4 * kGiB};
+  CHECK(cudaMalloc(&place.gpu, place.gpu_bytes));
+  CHECK(cudaHostAlloc(&place.host, place.host_bytes, cudaHostAllocDefault));
+  std::memset(place.host, 1, place.host_bytes);
+  cudaStream_t stream = new_stream();
+  by_count(place, stream, "at first");
+  report("a row of repeats", draw(place, 384, 1), stream, 120);
+  report("a row of repeats", draw(place, 768, 1), stream, 80);
+  by_spread(place, stream);
+  by_order(place, stream);
+  by_stream(place);
+  by_cpu(place, stream);
+  by_memory(place, stream);
+  beside_host_copies(place, stream);
+  by_count(place, stream, "at last");
+  usleep(500'000);
+  report("after half a second of rest", draw(place, 768, 1), stream, 40);
+  return 0;
+}
