@@ -74,6 +74,13 @@ def disaggregation_options(command: Command) -> Command:
     return command
 
 
+def disaggregation_options_but_workers(command: Command) -> Command:
+    """Add those options where the processes are the command's own."""
+    for option in reversed(DISAGGREGATION_OPTIONS):
+        command = option(command)
+    return command
+
+
 def disaggregation_from(
     values: Mapping[str, Any], base: DisaggregationSpec | None, scheme: Scheme
 ) -> DisaggregationSpec | None:
@@ -86,7 +93,7 @@ def disaggregation_from(
 
     given = {name: values[name] for name in DISAGGREGATION_PARTS if values[name] not in (None, ())}
     if values["disaggregated"] is None and base is None:
-        if values["workers"] is not None:
+        if values.get("workers") is not None:
             given["workers"] = values["workers"]
         if given:
             name = OPTION_NAMES.get(first := next(iter(given)), first)

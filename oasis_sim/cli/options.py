@@ -266,7 +266,7 @@ def spec_from(values: Mapping[str, Any], base: ScenarioSpec | None = None) -> Sc
 
 def overridden_inputs(values: Mapping[str, Any]) -> set[str]:
     """Return the kinds of input that options replace: they need not be as in a config file."""
-    replaced = {name for name in ("profile", "model", "trace") if values[name]}
+    replaced = {name for name in ("profile", "model", "trace", "network") if values[name]}
     if values["hbm_bytes"] is not None or values["host_link"] is not None:
         replaced.add("profile")
     if any(values[name] is not None for name in (*LOAD_OPTIONS, "seed")):

@@ -140,7 +140,7 @@ def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]
 def fingerprints_of(jobs: Sequence[Job]) -> dict[str, dict[str, str]]:
     """Return the fingerprints of what the jobs read, by card."""
     from oasis_sim.plan.inputs import Inputs
-    from oasis_sim.report.config import fingerprints
+    from oasis_sim.report.fingerprints import fingerprints
 
     inputs = Inputs()
     return {job.spec.profile: fingerprints(inputs.scenario(job.spec)) for job in jobs}

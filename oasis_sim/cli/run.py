@@ -27,8 +27,10 @@ from oasis_sim.errors import InputError, UsageError
 from oasis_sim.text import plain
 
 if TYPE_CHECKING:
+    from oasis_sim.cluster import Cluster
     from oasis_sim.engine.scenario import Scenario
-    from oasis_sim.engine.spec import DisaggregationSpec, ScenarioSpec
+    from oasis_sim.engine.spec import ScenarioSpec
+    from oasis_sim.network import NetworkProfile
 
 RUNS = Path("runs")
 HASH_CHARACTERS = 10
@@ -90,12 +92,13 @@ def run_each(schemes: Sequence[str], values: Mapping[str, Any]) -> None:
 
 def run_one(values: Mapping[str, Any], warnings: Warnings) -> dict[str, Any]:
     """Simulate one scenario, write its directory and return its summary."""
+    from oasis_sim.cluster import load_cluster
     from oasis_sim.report.config import write_config
 
     started = time.time()
     quiet = values["quiet"]
-    spec, scenario = load(values)
-    config = write_config(spec, scenario)
+    spec, scenario, network = load(values)
+    config = write_config(spec, scenario, network)
     place = RunPlace.choose(values["out"], values["force"], scenario, config)
     warnings.show(scenario)
     for text in idle_options(values, scenario.scheme, spec.disaggregation is not None):
@@ -103,9 +106,8 @@ def run_one(values: Mapping[str, Any], warnings: Warnings) -> dict[str, Any]:
     if spec.disaggregation is None:
         summary, files, tokens = on_one_node(scenario, config, quiet)
     else:
-        summary, files, tokens = on_nodes(
-            spec.disaggregation, scenario, config, quiet, values["workers"]
-        )
+        cluster = load_cluster(spec.disaggregation, scenario, network)
+        summary, files, tokens = on_nodes(cluster, scenario, config, quiet, values["workers"])
     place.write(files, log_of(tokens, started), quiet)
     return summary
 
@@ -128,12 +130,12 @@ def on_one_node(scenario: Scenario, config: str, quiet: bool) -> Outcome:
 
 
 def on_nodes(
-    nodes: DisaggregationSpec, scenario: Scenario, config: str, quiet: bool, workers: int | None
+    cluster: Cluster, scenario: Scenario, config: str, quiet: bool, workers: int | None
 ) -> Outcome:
     """Simulate prefill and decode on nodes of their own."""
     from functools import partial
 
-    from oasis_sim.cluster import load_cluster, simulate_cluster
+    from oasis_sim.cluster import simulate_cluster
     from oasis_sim.metrics import check_cluster, summarise_cluster
     from oasis_sim.plan.pool import run_jobs, usable_cores
     from oasis_sim.report.directory import cluster_files
@@ -141,7 +143,6 @@ def on_nodes(
     if workers is None:
         large = int(scenario.workload.output_tokens.sum()) >= TOKENS_WORTH_PROCESSES
         workers = usable_cores() if large else 1
-    cluster = load_cluster(nodes, scenario)
     with simulation_bar("simulating", quiet) as progress:
         result = simulate_cluster(scenario, cluster, progress, partial(run_jobs, workers=workers))
     check_cluster(result)
@@ -150,25 +151,29 @@ def on_nodes(
     return summary, cluster_files(result, config, summary), tokens
 
 
-def load(values: Mapping[str, Any]) -> tuple[ScenarioSpec, Scenario]:
-    """Return the scenario of the options, by name and loaded."""
-    from oasis_sim.network import load_network
+def load(values: Mapping[str, Any]) -> tuple[ScenarioSpec, Scenario, NetworkProfile | None]:
+    """Return the scenario of the options, by name and loaded, and the network of its nodes."""
     from oasis_sim.report.config import check_fingerprints, read_config
     from oasis_sim.report.config_inputs import from_config
 
     if values["config"] is None:
         spec = with_nodes(spec_from(values), values)
-        return spec, spec.scenario()
+        return spec, spec.scenario(), network_of(spec)
     config = read_config(values["config"])
     spec = with_nodes(spec_from(values, config.spec), values)
     try:
-        scenario = spec.scenario()
-        if spec.disaggregation is not None:
-            load_network(spec.disaggregation.network)
+        scenario, network = spec.scenario(), network_of(spec)
     except InputError as error:
         raise from_config(values["config"], spec, error) from None
-    check_fingerprints(config, scenario, except_for=overridden_inputs(values))
-    return spec, scenario
+    check_fingerprints(config, scenario, network, except_for=overridden_inputs(values))
+    return spec, scenario, network
+
+
+def network_of(spec: ScenarioSpec) -> NetworkProfile | None:
+    """Return what lies between the nodes of a scenario, None on one node."""
+    from oasis_sim.network import load_network
+
+    return None if spec.disaggregation is None else load_network(spec.disaggregation.network)
 
 
 def with_nodes(spec: ScenarioSpec, values: Mapping[str, Any]) -> ScenarioSpec:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.disaggregation import disaggregation_options_but_workers
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import FORMATS, scenario_options
 from oasis_sim.cli.sweep_points import canonical_grid, points_of
@@ -78,6 +79,7 @@ def read_shard(ctx: click.Context, param: click.Parameter, value: str | None) ->
     help="What standard output carries.",
 )
 @scenario_options
+@disaggregation_options_but_workers
 def sweep(grid_file: str | None, vary: Sequence[str], out: str | None, **values: Any) -> int:
     """Simulate every point of a grid and write one table.
 

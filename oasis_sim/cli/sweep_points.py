@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from oasis_sim.cli.compare import for_scheme
+from oasis_sim.cli.disaggregation import (
+    MOST_NODES,
+    disaggregation_from,
+    disaggregation_options_but_workers,
+)
 from oasis_sim.cli.options import scenario_options, spec_from
 from oasis_sim.errors import UsageError
 from oasis_sim.fileio import did_you_mean
 
 if TYPE_CHECKING:
+    from oasis_sim.engine.spec import ScenarioSpec
     from oasis_sim.plan.grid import Grid
     from oasis_sim.plan.sweep import Point
 
 SEVERAL = ","
-IN_BYTES = ("host_bytes", "hbm_bytes")
+FAULTS_SPLIT = ";"
+"""Faults hold commas, so several of them are told apart by another sign, and none is varied."""
+FIXED = ("fault",)
+IN_BYTES = ("host_bytes", "hbm_bytes", "remote_bytes")
 
 
 @cache
@@ -27,6 +37,7 @@ def scenario_parameters() -> dict[str, click.Option]:
 
     @click.command("sweep", add_help_option=False)
     @scenario_options
+    @disaggregation_options_but_workers
     def command() -> None:
         """Carry the options of a scenario."""
 
@@ -52,6 +63,9 @@ def canonical_grid(file: str | None, vary: Sequence[str], values: Mapping[str, A
     axes = {name: found for name, found in grid.vary.items() if name not in fixed} | varied
     if not axes:
         raise UsageError("nothing is varied: give --vary NAME=VALUES or a grid file with 'vary'")
+    for name in FIXED:
+        if name in axes:
+            raise UsageError(f"{name} cannot be varied; set it for all points (--{name})")
     return Grid(base, axes).in_order(list(parameters))
 
 
@@ -69,8 +83,13 @@ def problem_with(name: str, text: str) -> str | None:
 
 def converted(option: click.Option, text: str) -> Any:
     """Return the value of an option from its text; raise a usage error when it is refused."""
-    raw = tuple(text.split(SEVERAL)) if option.multiple else text
+    parts = tuple(part.strip() for part in text.split(_sign(option)))
+    raw = parts if option.multiple else text
     return option.process_value(click.Context(click.Command("sweep")), raw)
+
+
+def _sign(option: click.Option) -> str:
+    return FAULTS_SPLIT if option.name == "faults" else SEVERAL
 
 
 def text_of(option: click.Option, values: Mapping[str, Any]) -> str | None:
@@ -79,7 +98,7 @@ def text_of(option: click.Option, values: Mapping[str, Any]) -> str | None:
     if value is None or value == ():
         return None
     if isinstance(value, tuple):
-        return SEVERAL.join(value)
+        return _sign(option).join(value)
     return f"{value} B" if option.name in IN_BYTES else str(value)
 
 
@@ -111,5 +130,16 @@ def points_of(grid: Grid) -> list[Point]:
             name: text if used[str(parameters[name].name)] is not None else None
             for name, text in point.items()
         }
-        points.append(Point(labels, spec_from(used)))
+        points.append(Point(labels, _spec_of(used)))
     return points
+
+
+def _spec_of(values: Mapping[str, Any]) -> ScenarioSpec:
+    """Return the scenario of one point; raise UsageError for faults that no cluster could have."""
+    from oasis_sim.cluster.faults import read_faults
+
+    spec = spec_from(values)
+    nodes = disaggregation_from(values, None, spec.scheme)
+    if nodes is not None:
+        read_faults(nodes.faults, MOST_NODES, MOST_NODES)
+    return replace(spec, disaggregation=nodes)

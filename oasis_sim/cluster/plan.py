@@ -38,13 +38,15 @@ class Cluster:
         return self.prefill + self.decode
 
 
-def load_cluster(spec: DisaggregationSpec, scenario: Scenario) -> Cluster:
-    """Load the network and check that scheme, engine and transfer go together.
+def load_cluster(
+    spec: DisaggregationSpec, scenario: Scenario, network: NetworkProfile | None = None
+) -> Cluster:
+    """Load the network (unless it is given) and check that scheme, engine, transfer go together.
 
     Raises UsageError for parts that contradict each other, InputError for a network that cannot
     be read, RunFailed with the arithmetic when no prompt fits a prefill node.
     """
-    network = load_network(spec.network)
+    network = network or load_network(spec.network)
     _check_scheme(scenario, spec.transfer)
     remote = network.remote_bytes if spec.remote_bytes is None else spec.remote_bytes
     longest = int(scenario.workload.prompt_tokens.max(initial=0))

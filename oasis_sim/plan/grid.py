@@ -25,6 +25,7 @@ MOST_DIGITS = 30
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _RANGE = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(?:([x+])({_NUMBER}))?")
 PLAIN_NUMBER = re.compile(_NUMBER)
+_NODES = re.compile(r"(\d{1,9}):(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,15 @@ class Grid:
 
 
 def sort_values(values: Sequence[str]) -> list[str]:
-    """Return values once each, spelled one way: numbers first, ascending, then names."""
+    """Return values once each, spelled one way: numbers ascending, then P:D so, then names."""
     numbers = {_decimal(text) for text in values if PLAIN_NUMBER.fullmatch(text)}
     names = {text for text in values if not PLAIN_NUMBER.fullmatch(text)}
-    return [spelled(value) for value in sorted(numbers)] + sorted(names)
+    return [spelled(value) for value in sorted(numbers)] + sorted(names, key=_in_order)
+
+
+def _in_order(name: str) -> tuple[bool, tuple[int, ...], str]:
+    nodes = _NODES.fullmatch(name)
+    return nodes is None, tuple(map(int, nodes.groups())) if nodes else (), name
 
 
 def _decimal(text: str) -> Decimal:

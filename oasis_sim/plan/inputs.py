@@ -8,6 +8,7 @@ from functools import lru_cache
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.spec import LoadSpec, ScenarioSpec, every
 from oasis_sim.fileio import find_input
+from oasis_sim.network import NetworkProfile, load_network
 from oasis_sim.trace import AttentionTrace, load_trace
 from oasis_sim.workload import Workload
 
@@ -35,6 +36,7 @@ class Inputs:
 
     _scenarios: dict[_Machine, Scenario] = field(default_factory=dict)
     _workloads: dict[tuple[LoadSpec, int], Workload] = field(default_factory=dict)
+    _networks: dict[str, NetworkProfile] = field(default_factory=dict)
 
     def scenario(self, spec: ScenarioSpec) -> Scenario:
         """Return what `spec.scenario()` returns, from what is loaded already where possible."""
@@ -56,6 +58,15 @@ class Inputs:
             seed=spec.seed,
             max_steps=spec.max_steps,
         )
+
+    def network(self, spec: ScenarioSpec) -> NetworkProfile | None:
+        """Return what lies between the nodes of a scenario, None on one node."""
+        nodes = spec.disaggregation
+        if nodes is None:
+            return None
+        if nodes.network not in self._networks:
+            self._networks[nodes.network] = load_network(nodes.network)
+        return self._networks[nodes.network]
 
     def _workload(self, spec: ScenarioSpec) -> Workload:
         key = (spec.load, spec.seed)

@@ -6,10 +6,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oasis_sim.cluster import load_cluster, simulate_cluster
 from oasis_sim.engine import simulate
 from oasis_sim.engine.spec import ScenarioSpec
 from oasis_sim.errors import RunFailed, UsageError
-from oasis_sim.metrics import check_conservation, summarise
+from oasis_sim.metrics import (
+    check_cluster,
+    check_conservation,
+    summarise,
+    summarise_cluster,
+)
 from oasis_sim.plan.inputs import Inputs
 
 
@@ -28,10 +34,17 @@ def make_simulator() -> Callable[[ScenarioSpec], Outcome]:
     def run(spec: ScenarioSpec) -> Outcome:
         scenario = inputs.scenario(spec)
         try:
-            result = simulate(scenario)
+            if spec.disaggregation is None:
+                result = simulate(scenario)
+            else:
+                cluster = load_cluster(spec.disaggregation, scenario, inputs.network(spec))
+                on_nodes = simulate_cluster(scenario, cluster)
         except (RunFailed, UsageError) as error:
             return Outcome(refusal=str(error))
-        check_conservation(result)
-        return Outcome(summarise(result))
+        if spec.disaggregation is None:
+            check_conservation(result)
+            return Outcome(summarise(result))
+        check_cluster(on_nodes)
+        return Outcome(summarise_cluster(on_nodes))
 
     return run

@@ -56,7 +56,8 @@ def cells_of(points: Sequence[Point], inputs: Inputs) -> list[Cell]:
     """Load what the points name and address each; points that are the same come once."""
     found: dict[tuple[tuple[str, str | None], ...], Cell] = {}
     for point in points:
-        config = write_config(point.spec, inputs.scenario(point.spec))
+        spec = point.spec
+        config = write_config(spec, inputs.scenario(spec), inputs.network(spec))
         cell = Cell(point, config, key_of(config))
         found.setdefault(tuple(point.labels.items()), cell)
     return list(found.values())

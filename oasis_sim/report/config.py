@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import numpy.typing as npt
 
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.spec import (
@@ -42,10 +38,10 @@ from oasis_sim.fileio import (
 )
 from oasis_sim.hardware import load_profile
 from oasis_sim.model import load_model
+from oasis_sim.network import NetworkProfile
+from oasis_sim.report.fingerprints import fingerprints
 from oasis_sim.scheme import Scheme, load_scheme
 from oasis_sim.scheme.load import read_scheme
-from oasis_sim.trace import AttentionTrace
-from oasis_sim.workload import Workload
 from oasis_sim.workload.workload import LARGEST_REQUESTS, LARGEST_TOKENS
 
 FORMAT = "oasis-config"
@@ -66,8 +62,13 @@ class Config:
     fingerprints: Mapping[str, str] = field(default_factory=dict)
 
 
-def write_config(spec: ScenarioSpec, scenario: Scenario) -> str:
-    """Return the YAML text of a scenario; the same scenario gives the same text."""
+def write_config(
+    spec: ScenarioSpec, scenario: Scenario, network: NetworkProfile | None = None
+) -> str:
+    """Return the YAML text of a scenario; the same scenario gives the same text.
+
+    `network` is what lies between its nodes, None on one node.
+    """
     load = spec.load
     loads: dict[str, Any] = {"kind": load.kind, "requests": load.requests}
     if load.kind == FILE:
@@ -95,7 +96,7 @@ def write_config(spec: ScenarioSpec, scenario: Scenario) -> str:
         "max_steps": spec.max_steps,
         "scheme": spec.scheme.to_config(),
         **_nodes(spec),
-        "fingerprints": fingerprints(scenario),
+        "fingerprints": fingerprints(scenario, network),
     }
     return HEADER + dump_yaml(document)
 
@@ -239,13 +240,17 @@ def _read_rate(fields: Fields) -> float:
 
 
 def check_fingerprints(
-    config: Config, scenario: Scenario, *, except_for: Collection[str] = ()
+    config: Config,
+    scenario: Scenario,
+    network: NetworkProfile | None = None,
+    *,
+    except_for: Collection[str] = (),
 ) -> None:
     """Raise InputError when an input is not the one that the config was written with.
 
-    `except_for` names kinds of input (profile, model, workload, trace) that were replaced.
+    `except_for` names kinds of input (profile, model, workload, network, trace) that were replaced.
     """
-    now = fingerprints(scenario)
+    now = fingerprints(scenario, network)
     for name, recorded in config.fingerprints.items():
         if name.partition("_")[0] in except_for:
             continue
@@ -256,38 +261,3 @@ def check_fingerprints(
                 field=f"fingerprints.{name}",
                 fix="restore it, or remove this line to accept the change",
             )
-
-
-def fingerprints(scenario: Scenario) -> dict[str, str]:
-    """Return a SHA-256 of each input's content, however its file is called or compressed."""
-    found = {
-        "profile": _digest(repr(scenario.profile).encode()),
-        "model": _digest(repr(scenario.model).encode()),
-        "workload": _workload_digest(scenario.workload),
-    }
-    for number, trace in enumerate(scenario.traces, start=1):
-        found[f"trace_{number}"] = _trace_digest(trace)
-    return found
-
-
-def _digest(*parts: bytes) -> str:
-    whole = hashlib.sha256()
-    for part in parts:
-        whole.update(len(part).to_bytes(8, "little"))
-        whole.update(part)
-    return whole.hexdigest()
-
-
-def _workload_digest(workload: Workload) -> str:
-    arrays = (workload.arrival_ps, workload.prompt_tokens, workload.output_tokens)
-    return _digest(*(array.tobytes() for array in arrays))
-
-
-def _trace_digest(trace: AttentionTrace) -> str:
-    parts = [json.dumps(dict(trace.meta), sort_keys=True, default=str).encode()]
-    arrays: list[npt.NDArray[Any]] = [trace.position, trace.token, trace.use_order]
-    for group in (trace.pred_order, trace.accepted, trace.draft_token):
-        arrays += [group[name] for name in sorted(group)]
-    if trace.mass is not None:
-        arrays.append(trace.mass)
-    return _digest(*parts, *(array.tobytes() for array in arrays))

@@ -14,10 +14,10 @@ from oasis_sim.errors import InputError, OasisError
 from oasis_sim.report.config import (
     Config,
     check_fingerprints,
-    fingerprints,
     read_config,
     write_config,
 )
+from oasis_sim.report.fingerprints import fingerprints
 from oasis_sim.scheme import load_scheme
 from tests.factories import tiny_scenario, tiny_trace
 from tests.strategies import scenario_specs
