@@ -46,6 +46,12 @@ class PagedBackend:
         """
         rules = [plan.rule for plan in plans]
         check_rules(rules)
+        if not all(plan.plain for plan in plans):
+            raise InputError(
+                "the GPU path scans exact extreme keys and has one cap: no other index, corrected "
+                "or rehearsed choices, rebuilt keys or caps by step",
+                fix="use --device cpu",
+            )
         if any(plan.host_8bit for plan in plans):
             raise InputError("the GPU path keeps 16 bits on the host", fix="use --device cpu")
         check_join(start.bound_join)

@@ -41,6 +41,7 @@ class PagedMemory:
     device: Any
     watch: DecisionWatcher | None = None
     started: bool = field(default=False, init=False)
+    rehearsed: dict[int, Tensor] = field(default_factory=dict, init=False)
 
     def seen(self, inputs: LayerInput) -> LayerInput:
         """Return a layer's input in the 16 bits in which it is kept."""
@@ -84,6 +85,7 @@ class TrueRows:
         self.position = position
         self._at = memory.number(position)
         self._before = memory.number(position - 1)
+        self.alike: dict[int, NDArray[np.int32]] = {}
         self._first = not memory.started
         memory.started = True
         self._counts: list[Tensor] = []  # by layer: needed, admitted, overlap, int32 [R, H, 3]

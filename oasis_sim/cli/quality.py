@@ -59,6 +59,13 @@ def read_budget(text: str) -> int:
     return int(text)
 
 
+def read_cap(text: str) -> int:
+    """Read a number of blocks."""
+    if not (text.isascii() and text.isdigit() and int(text[:11]) <= MOST_TOKENS):
+        raise ValueError(f"{text[:40]!r} is no number of blocks; use 0 to {MOST_TOKENS}")
+    return int(text)
+
+
 @dataclass(frozen=True)
 class _Job:
     """Hold the options that name things: model, text, scheme, output."""
@@ -142,6 +149,15 @@ class _Job:
 @shared.MAX_PERPLEXITY
 @shared.MODEL_NAME
 @shared.DTYPE
+@click.option(
+    "--index-fp8", is_flag=True, help="Keep extreme keys in e4m3, rounded outwards, as gpu_exec."
+)
+@click.option(
+    "--step-caps",
+    callback=listed(read_cap),
+    metavar="C,C,...",
+    help="Blocks per head of an adaptive cap, by step, in turn.",
+)
 @click.option("--kv-16bit", is_flag=True, help="Round queries, keys and values to bfloat16.")
 @click.option(
     "--device",
@@ -196,10 +212,10 @@ def quality(
 
 
 def _schemes(job: _Job, block_tokens: int | None) -> tuple[Scheme, ...]:
-    from oasis_sim.quality import vary_scheme
+    from oasis_sim.quality import own_units, vary_scheme
     from oasis_sim.scheme import load_scheme, with_options
 
-    base = load_scheme(job.scheme)
+    base = own_units(load_scheme(job.scheme))
     budgets: Sequence[int] = job.budget
     if block_tokens is not None and base.selects:
         # The first budget along with the block: the scheme's own may be no multiple of it.
@@ -215,14 +231,15 @@ def _options(schemes: Sequence[Scheme], free_run: bool, options: dict[str, Any])
     from oasis_sim.quality import QualityOptions
     from oasis_sim.record import RecordOptions
 
-    drafter, kv_16bit = options.pop("drafter"), options.pop("kv_16bit")
+    drafter = options.pop("drafter")
+    own = {name: options.pop(name) for name in ("kv_16bit", "index_fp8", "step_caps")}
     decode = RecordOptions(
         block_tokens=schemes[0].block_tokens,
         draft_budget_tokens=schemes[0].block_tokens,
         drafters=(drafter,),
         **options,
     )
-    return QualityOptions(decode, free_run=free_run, kv_16bit=kv_16bit)
+    return QualityOptions(decode, free_run=free_run, **own)
 
 
 def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> QualityResult:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oasis_sim.quality.options import QualityOptions, vary_scheme
+from oasis_sim.quality.options import QualityOptions, own_units, vary_scheme
 from oasis_sim.quality.result import CaseQuality, QualityResult
 from oasis_sim.record import Prompt, RecordedModel
 from oasis_sim.record.progress import ProgressCallback, no_progress
@@ -18,7 +18,14 @@ from oasis_sim.scheme import Scheme
 if TYPE_CHECKING:
     from oasis_sim.quality.backend import Backend
 
-__all__ = ["CaseQuality", "QualityOptions", "QualityResult", "measure_quality", "vary_scheme"]
+__all__ = [
+    "CaseQuality",
+    "QualityOptions",
+    "QualityResult",
+    "measure_quality",
+    "own_units",
+    "vary_scheme",
+]
 
 
 def measure_quality(

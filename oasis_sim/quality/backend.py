@@ -7,13 +7,15 @@ paged memory and GPU kernels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from oasis_sim.quality.drift import QueryDrift
+from oasis_sim.quality.key_index import EXACT_EXTREMES, EXTREMES_FP8, KeyIndex
 from oasis_sim.quality.pools import PoolStep, RowPools
 from oasis_sim.quality.rows import Memory
 from oasis_sim.quality.start import Start
@@ -29,16 +31,31 @@ class LoopPlan:
     """Say which blocks are kept and who predicts: a predictor of ``oasis_sim.residency``.
 
     With ``host_8bit`` the host keeps keys and values in 8 bits (e4m3), and so does what comes back.
+    ``index`` scores blocks. ``correction_share`` of the heads take the step's own choice instead of
+    the predicted one; with ``rehearse`` a layer's choice is made by the query that the input of the
+    layer before gives it; without ``reuse`` all that is chosen comes anew. ``caps`` are admissions
+    per head by step, in turn from step 1 on, in place of the rule's.
     """
 
     rule: ResidencyRule
     predictor: str
     host_8bit: bool = False
+    index: KeyIndex = EXACT_EXTREMES
+    correction_share: float = 0.0
+    rehearse: bool = False
+    reuse: bool = True
+    caps: tuple[int, ...] = ()
 
     @property
     def own_target(self) -> bool:
         """Tell whether the target is the step's own order, not one made a step ahead."""
         return self.predictor not in {DRAFT, PREVIOUS}
+
+    @property
+    def plain(self) -> bool:
+        """Tell whether rule and predictor say all: extreme keys, one cap, nothing corrected."""
+        rest = replace(self, host_8bit=False)
+        return rest == LoopPlan(self.rule, self.predictor) and self.rule.depth_blocks is None
 
 
 class TruePass(Protocol):
@@ -54,6 +71,11 @@ class TruePass(Protocol):
     @property
     def mass(self) -> dict[int, NDArray[np.float64]]:
         """Return the share of full attention that was read, [R, H]."""
+        ...
+
+    @property
+    def alike(self) -> dict[int, NDArray[np.int32]]:
+        """Return how many chosen blocks exact keys choose too, where that is compared, [R, H]."""
         ...
 
     @property
@@ -82,10 +104,12 @@ class DraftPass(Protocol):
 class SparseMemory(Protocol):
     """Keep what rows hold from step to step.
 
-    ``stores`` has all keys and values, for drafters that see the whole context.
+    ``stores`` has all keys and values, for drafters that see the whole context; ``rehearsed`` takes
+    the queries of plans that rehearse.
     """
 
     stores: dict[int, LayerStore]
+    rehearsed: dict[int, Tensor]
 
     def seen(self, inputs: LayerInput) -> LayerInput:
         """Return a layer's input as it is kept."""
@@ -132,15 +156,33 @@ class Reference:
     """Attend in float32, with a mask where blocks are not resident."""
 
     def sparse(self, start: Start, plans: Sequence[LoopPlan]) -> Memory:
-        """Return the memory of one row per plan; all plans' hosts keep the same precision."""
-        layers, rules = start.full_layers, [plan.rule for plan in plans]
+        """Return the memory of one row per plan.
+
+        All plans are of one scheme: only rules, predictors and caps differ.
+        """
+        layers, rules, first = start.full_layers, [plan.rule for plan in plans], plans[0]
+        caps, stores = [plan.caps for plan in plans], layer_stores(start, len(plans))
+        always = {}
+        if first.index.rank:
+            size, newest = start.block_tokens, first.rule.recent_blocks
+            for layer in layers:
+                always[layer] = stores[layer].stand_in(start, layer, first.index, size, newest)
+        compared = layers if first.index.kind == EXTREMES_FP8 else ()
         return Memory(
             start=start,
-            stores=layer_stores(start, len(plans)),
-            bounds={layer: LayerBounds(start, layer) for layer in layers},
-            pools={layer: RowPools(rules, start.kv_heads, start.blocks) for layer in layers},
+            stores=stores,
+            bounds={layer: LayerBounds(start, layer, first.index) for layer in layers},
+            pools={
+                layer: RowPools(rules, start.kv_heads, start.blocks, caps=caps, reuse=first.reuse)
+                for layer in layers
+            },
             own_targets=[row for row, plan in enumerate(plans) if plan.own_target],
-            host_rule=rules[0] if plans[0].host_8bit else None,
+            host_rule=rules[0] if first.host_8bit else None,
+            exact={layer: LayerBounds(start, layer, EXACT_EXTREMES) for layer in compared},
+            always=always,
+            drift=QueryDrift(first.correction_share, start.kv_heads)
+            if first.correction_share
+            else None,
         )
 
     def full(self, start: Start, rows: int) -> Memory:

@@ -5,18 +5,21 @@ What is computed comes in parts that can be kept (``oasis_sim.record.checkpoint`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from oasis_sim.engine.walks import residency_rule
+from oasis_sim.engine.walks import DEPTH, residency_rule
 from oasis_sim.quality.backend import Backend, LoopPlan
 from oasis_sim.quality.guess import GivenGuess, Guess, guess_along
-from oasis_sim.quality.loop import ClosedLoops, FullLoops
+from oasis_sim.quality.key_index import EXTREMES_FP8
+from oasis_sim.quality.loop import ClosedLoops, FullLoops, LoopLog
 from oasis_sim.quality.measure import Values, output_quality
+from oasis_sim.quality.options import QualityOptions, index_of
 from oasis_sim.quality.start import Start
 from oasis_sim.record.backend import RecordedModel
 from oasis_sim.record.checkpoint import Part
@@ -24,9 +27,12 @@ from oasis_sim.record.drafters import Drafter
 from oasis_sim.record.progress import ProgressCallback
 from oasis_sim.record.trajectory import Trajectory
 from oasis_sim.residency.predict import DRAFT
+from oasis_sim.residency.simulate import simulate
 from oasis_sim.scheme import Scheme
+from oasis_sim.trace.trace import NO_BLOCK
 
 COUNTED = ("needed", "admitted", "overlap", "mass")
+ALIKE = "alike"
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,10 +102,14 @@ class Decoding:
         """Decode by some plans side by side.
 
         ``outputs`` float64 [R, 3, T] as ``output_quality``; counts and mass [R, T, L, H] by the
-        names of ``COUNTED``; with own texts also ``text`` [R, T] and ``text_nll`` [R].
+        names of ``COUNTED``, and ``ALIKE`` where an index is compared with exact keys; with own
+        texts also ``text`` [R, T] and ``text_nll`` [R].
         """
         given = GivenGuess(self.drafts, len(self.start.prompt))
-        loops = ClosedLoops(self.model, self.start, plans, given, backend=self.backend)
+        foreseen = any(plan.rule.belady for plan in plans)
+        loops = ClosedLoops(
+            self.model, self.start, plans, given, backend=self.backend, keep_orders=foreseen
+        )
         outputs: list[Values] = []
         for step, token in enumerate(self.tokens[:-1]):
             self.progress(name, step, self.steps)
@@ -108,7 +118,10 @@ class Decoding:
             outputs.append(output_quality(full, sparse, self.tokens[step + 1]))
         self.progress(name, self.steps, self.steps)
         found = {"outputs": torch.from_numpy(np.stack(outputs, axis=-1))}
-        for key in COUNTED:
+        if foreseen:
+            for plan, log in zip(plans, loops.logs, strict=True):
+                count_with_foresight(plan, log, len(self.start.prompt))
+        for key in (*COUNTED, *([ALIKE] if loops.logs[0].alike else [])):
             rows = [np.stack(getattr(log, key)) for log in loops.logs]
             found[key] = torch.from_numpy(np.stack(rows))
         if self.along is not None:
@@ -148,10 +161,45 @@ class Decoding:
         }
 
 
-def plan_of(scheme: Scheme) -> LoopPlan:
+def count_with_foresight(plan: LoopPlan, log: LoopLog, first: int) -> None:
+    """Put the needed and admitted blocks of Belady's eviction in place of the loop's.
+
+    Without a cap a step attends its own choice whatever was evicted before: only traffic differs,
+    and it is known when the last step is. ``first`` is the position of step 0.
+    """
+    rule = plan.rule
+    stored = rule.chosen_blocks + rule.sink_blocks + rule.recent_blocks
+    orders = np.full((len(log.use_order), *log.use_order[0].shape[:2], stored), NO_BLOCK, np.uint16)
+    for step, order in enumerate(log.use_order):
+        best = order[..., :stored]
+        orders[step, ..., : best.shape[-1]] = best
+    position = np.arange(first, first + len(orders), dtype=np.int32)
+    found = simulate(orders, orders, position, rule)
+    log.needed, log.admitted = list(found.needed), list(found.admitted)
+
+
+def plan_of(scheme: Scheme, options: QualityOptions | None = None) -> LoopPlan:
     """Return how a scheme is decoded; schemes of equal plans are decoded once."""
-    rule, host_8bit = residency_rule(scheme), scheme.host_bytes_per_element == 1
-    return LoopPlan(rule, scheme.predictor, host_8bit)
+    rule, index = residency_rule(scheme), index_of(scheme)
+    if index.rank:
+        rule = replace(rule, sink_blocks=0)
+    caps: tuple[int, ...] = ()
+    if options is not None:
+        if options.index_fp8:
+            index = replace(index, kind=EXTREMES_FP8)
+        if scheme.adaptive_cap:
+            caps = options.step_caps
+            rule = replace(rule, depth_blocks=math.ceil(DEPTH * rule.chosen_blocks))
+    return LoopPlan(
+        rule,
+        scheme.predictor,
+        host_8bit=scheme.host_bytes_per_element == 1,
+        index=index,
+        correction_share=scheme.correction_share,
+        rehearse=scheme.lookahead == "one_layer",
+        reuse=scheme.reuse,
+        caps=caps,
+    )
 
 
 def log_shares(logits: Tensor) -> Values:

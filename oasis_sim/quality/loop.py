@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from oasis_sim.quality.backend import (
     TruePass,
 )
 from oasis_sim.quality.guess import Drafting, Guess, logits_of, run_rows
+from oasis_sim.quality.rehearse import rehearsed
 from oasis_sim.quality.start import Start
 from oasis_sim.quality.store import ALL
 from oasis_sim.record.backend import RecordedModel
@@ -31,13 +33,15 @@ class LoopLog:
     """Collect what the steps of one row did; L counts full-attention layers.
 
     By step: counts int32 [L, H], captured attention mass float64 [L, H], draft tokens; when orders
-    are kept also these, uint16 [L, H, N], by the true query and by the draft's.
+    are kept also these, uint16 [L, H, N], by the true query and by the draft's. ``alike`` counts
+    what exact keys choose too, where an index in 8 bits is compared with them.
     """
 
     needed: list[NDArray[np.int32]] = field(default_factory=list)
     admitted: list[NDArray[np.int32]] = field(default_factory=list)
     overlap: list[NDArray[np.int32]] = field(default_factory=list)
     mass: list[NDArray[np.float64]] = field(default_factory=list)
+    alike: list[NDArray[np.int32]] = field(default_factory=list)
     drafts: list[int] = field(default_factory=list)
     use_order: list[Order] = field(default_factory=list)
     draft_order: list[Order] = field(default_factory=list)
@@ -96,11 +100,18 @@ class ClosedLoops:
         for history, token in zip(self._histories, tokens, strict=True):
             history.append(token)
         true_rows = self._memory.true_rows(position)
-        states = run_rows(self._model, tokens, position, true_rows)
+        with self._rehearsal():
+            states = run_rows(self._model, tokens, position, true_rows)
         self._write(true_rows)
         logits = logits_of(self._model, states)
         self._predict(true_rows, logits.argmax(dim=-1).tolist())
         return logits
+
+    def _rehearsal(self) -> contextlib.AbstractContextManager[None]:
+        """Let layers tell their queries a layer ahead, if the plans choose by these."""
+        if not self._plans[0].rehearse:
+            return contextlib.nullcontext()
+        return rehearsed(self._model, self._memory.rehearsed)
 
     def _write(self, done: TruePass) -> None:
         """Add a step to the logs."""
@@ -110,6 +121,8 @@ class ClosedLoops:
             name: np.stack([getattr(moved[layer], name) for layer in self._layers], axis=1)
             for name in ("needed", "admitted", "overlap")
         }
+        if done.alike:
+            counts["alike"] = np.stack([done.alike[layer] for layer in self._layers], axis=1)
         for row, log in enumerate(self.logs):
             log.mass.append(mass[row])
             for name, values in counts.items():

@@ -31,6 +31,7 @@ class StepQuality:
     overlap: NDArray[np.int32]
     needed: NDArray[np.int32]
     admitted: NDArray[np.int32]
+    alike: NDArray[np.int32] | None = None
 
 
 def output_quality(full: Values, sparse: Values, token: int) -> Values:
@@ -65,12 +66,17 @@ def summarise(
     estimates |= {
         name: bootstrap.estimate(values.mean(axis=(1, 2))) for name, values in by_head.items()
     }
+    if steps.alike is not None:
+        estimates["index_agreement"] = bootstrap.estimate(
+            (steps.alike[1:] * share).mean(axis=(1, 2))
+        )
     layers = tuple(
         LayerQuality(layer, **{key: float(v[:, place].mean()) for key, v in by_head.items()})
         for place, layer in enumerate(layer_ids)
     )
     element_bytes = (scheme.host_bytes_per_element or KV_BYTES) if scheme.offload else 0
-    block_bytes = 2 * scheme.block_tokens * head_dim * element_bytes
+    parts = 1 if scheme.key_rank else 2  # keys are rebuilt, values come
+    block_bytes = parts * scheme.block_tokens * head_dim * element_bytes
     bytes_per_step = float(steps.admitted[1:].sum(axis=(1, 2)).mean()) * block_bytes
     return estimates, bytes_per_step, layers, _stretches(steps)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from oasis_sim.errors import InputError, UsageError
+from oasis_sim.quality.key_index import DIRECTIONS, EXTREMES, MEANS, KeyIndex
 from oasis_sim.record.options import RecordOptions
 from oasis_sim.scheme import Scheme, with_options
 
@@ -19,7 +20,9 @@ class QualityOptions:
 
     ``decode`` holds steps, trajectory, block size, prefill and the one drafter, as in a recording.
     ``free_run`` also lets each scheme write a text of its own. ``kv_16bit`` rounds queries, keys
-    and values to bfloat16, whatever the model computes in. ``resamples`` and
+    and values to bfloat16, whatever the model computes in; ``index_fp8`` keeps extreme keys in e4m3
+    and counts how often exact ones choose alike. ``step_caps`` are the admissions per head of a
+    scheme with an adaptive cap, by step, in turn from step 1 on. ``resamples`` and
     ``bootstrap_seed`` belong to the confidence intervals. Raises InputError for a value out of
     range.
     """
@@ -27,6 +30,8 @@ class QualityOptions:
     decode: RecordOptions
     free_run: bool = True
     kv_16bit: bool = False
+    index_fp8: bool = False
+    step_caps: tuple[int, ...] = ()
     resamples: int = 2000
     bootstrap_seed: int = 0
 
@@ -82,16 +87,73 @@ def vary_scheme(
 
 def check_measured(scheme: Scheme) -> None:
     """Raise UsageError, with the reason, for a scheme whose quality is not measured here."""
+    if not scheme.selects:
+        raise UsageError(f"scheme {scheme.name}: it attends everything: it is the reference itself")
+    index = index_of(scheme)
+    own_order = scheme.predictor in {"current", "oracle"}
     reasons = {
-        "it attends everything: it is the reference itself": not scheme.selects,
-        "its cap follows from times, which a real decode here does not have": scheme.adaptive_cap,
-        "its eviction knows the future, which a real decode does not": scheme.evict == "belady",
-        "prediction one layer ahead is not decoded here": scheme.lookahead == "one_layer",
-        "corrected predictions are not decoded here": scheme.correction_share > 0,
-        "fetching again what is resident is not counted here": not scheme.reuse,
-        "keys of low rank are not decoded here": scheme.key_rank > 0,
+        "with a cap, eviction that knows the future decides what is attended, and a decode does "
+        "not know it": scheme.evict == "belady"
+        and not (own_order and scheme.admission_cap == scheme.chosen_blocks),
+        "keys along some directions score tokens; leave --block-size at 1": index.kind == DIRECTIONS
+        and scheme.block_tokens > 1,
         "host memory of this precision is not decoded here": scheme.host_bytes_per_element > 1,
     }
     for reason, applies in reasons.items():
         if applies:
             raise UsageError(f"scheme {scheme.name}: {reason}")
+
+
+def check_caps(schemes: Sequence[Scheme], options: QualityOptions) -> None:
+    """Raise UsageError unless caps by step are given to adaptive schemes and to no others."""
+    for scheme in schemes:
+        if scheme.adaptive_cap and not options.step_caps:
+            raise UsageError(
+                f"scheme {scheme.name}: its cap follows from times, which a decode here does not "
+                "have; say the caps by step (--step-caps)"
+            )
+        if options.step_caps and not scheme.adaptive_cap:
+            raise UsageError(f"scheme {scheme.name}: its cap is fixed; leave --step-caps out")
+        if options.index_fp8 and index_of(scheme).kind != EXTREMES:
+            raise UsageError(f"scheme {scheme.name}: it keeps no extreme keys to round to 8 bits")
+
+
+def index_of(scheme: Scheme) -> KeyIndex:
+    """Return what a scheme keeps of its keys to choose by; raise UsageError for an unknown kind.
+
+    Told by the index's size in keys per unit: two are the extreme keys, one is the mean, less than
+    one key per token is a part of each.
+    """
+    per_unit = scheme.index_share * (scheme.fetch_unit_tokens or scheme.block_tokens)
+    if not scheme.key_index_share or per_unit == 2.0:
+        return KeyIndex(rank=scheme.key_rank, outlier_blocks=_outliers(scheme))
+    if per_unit == 1.0:
+        return KeyIndex(MEANS, rank=scheme.key_rank, outlier_blocks=_outliers(scheme))
+    if scheme.fetch_unit_tokens == 1 and per_unit < 1.0:
+        return KeyIndex(DIRECTIONS, share=per_unit, rank=scheme.key_rank)
+    raise UsageError(
+        f"scheme {scheme.name}: key_index_share {scheme.key_index_share:g} is neither two keys per "
+        "unit (extremes), nor one (means), nor a part of the key of every token"
+    )
+
+
+def _outliers(scheme: Scheme) -> int:
+    """Return the outlier blocks: where keys are rebuilt, sink blocks only stand in for them."""
+    return scheme.sink_blocks if scheme.key_rank else 0
+
+
+def own_units(scheme: Scheme) -> Scheme:
+    """Return a scheme in the units that it fetches, where the blocks of traces stand in for them.
+
+    Sink and recent blocks keep their tokens; the block that is being filled stays one.
+    """
+    unit, block = scheme.fetch_unit_tokens or scheme.block_tokens, scheme.block_tokens
+    if unit == block:
+        return scheme
+    return with_options(
+        scheme,
+        block_tokens=unit,
+        unit="token" if unit == 1 else "block",
+        sink_blocks=scheme.sink_blocks * block // unit,
+        recent_blocks=(scheme.recent_blocks - 1) * block // unit + 1,
+    )

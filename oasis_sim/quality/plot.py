@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from oasis_sim.fileio import printable
-from oasis_sim.quality.result import CaseQuality, QualityResult, fetch_ratio
+from oasis_sim.quality.result import CaseQuality, QualityResult
 from oasis_sim.report.plotfile import STYLE, save_figure
 from oasis_sim.units import MIB
 
@@ -23,10 +23,10 @@ def draw_plot(result: QualityResult, path: Path) -> None:
         figure = Figure(figsize=(9.6, 3.6))
         left, right = figure.subplots(1, 2, sharey=True)
         for name, cases in _lines(result).items():
-            _draw(left, cases, lambda case: fetch_ratio(case.scheme), name)
+            _draw(left, cases, lambda case: case.fetch_ratio, name)
             _draw(right, cases, lambda case: case.bytes_per_step / MIB, name)
         left.set_xscale("symlog", linthresh=0.01)
-        ratios = sorted({fetch_ratio(case.scheme) for case in result.cases})
+        ratios = sorted({case.fetch_ratio for case in result.cases})
         left.set_xticks(ratios, ["all" if ratio == 1.0 else f"{ratio:g}" for ratio in ratios])
         left.minorticks_off()
         left.set_xlabel("fetch ratio")
@@ -44,7 +44,7 @@ def draw_plot(result: QualityResult, path: Path) -> None:
 def _lines(result: QualityResult) -> dict[str, list[CaseQuality]]:
     """Return the cases by budget and predictor, each line by rising fetch ratio."""
     lines: dict[str, list[CaseQuality]] = {}
-    for case in sorted(result.cases, key=lambda each: fetch_ratio(each.scheme)):
+    for case in sorted(result.cases, key=lambda each: each.fetch_ratio):
         scheme = case.scheme
         lines.setdefault(f"K = {scheme.budget_tokens}, {scheme.predictor}", []).append(case)
     return dict(sorted(lines.items()))

@@ -37,13 +37,30 @@ class PoolStep:
 class RowPools:
     """Hold the pools of a layer, R rows times H heads, and move them step by step."""
 
-    def __init__(self, rules: Sequence[ResidencyRule], heads: int, blocks: int) -> None:
-        """Start with empty pools, for block ids below ``blocks``; one rule per row."""
+    def __init__(
+        self,
+        rules: Sequence[ResidencyRule],
+        heads: int,
+        blocks: int,
+        *,
+        caps: Sequence[Sequence[int]] = (),
+        reuse: bool = True,
+    ) -> None:
+        """Start with empty pools, for block ids below ``blocks``; one rule per row.
+
+        ``caps`` by row, in turn from step 1 on, take the place of the rules'. Without ``reuse`` the
+        whole selection counts as needed and fetched in every step.
+        """
         rows = len(rules)
         self._rules = tuple(rules)
         self._chosen = _column(rule.chosen_blocks for rule in rules)
         self._pool = _column(rule.pool_blocks for rule in rules)
-        self._cap = _column(rule.cap_blocks for rule in rules)
+        self._caps = [
+            list(row) or [rule.cap_blocks]
+            for row, rule in zip(caps or [()] * rows, rules, strict=True)
+        ]
+        self._depth = _column(rule.depth for rule in rules)
+        self._reuse = reuse
         self._first = _column(rule.sink_blocks for rule in rules)
         self._shared_caps = np.array([rule.cap_over_heads for rule in rules])
         self._most = max(rule.chosen_blocks for rule in rules)
@@ -85,6 +102,12 @@ class RowPools:
             overlap=(read & true_set).sum(axis=-1, dtype=np.int32),
         )
 
+    def alike(self, position: int, one: Order, other: Order) -> Counts:
+        """Return how many blocks two orders [R, H, N] both choose at a position, [R, H]."""
+        last = _column(rule.last_candidate(position) for rule in self._rules)
+        both = self._marked(self._ranked(one, last)) & self._marked(self._ranked(other, last))
+        return np.asarray(both.sum(axis=-1, dtype=np.int32))
+
     def _ranked(self, order: Order, last: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return each pool's best candidates by rank, [R, H, most chosen]; -1 = none."""
         allowed = (order >= self._first) & (order <= last) & (order != NO_BLOCK)
@@ -106,7 +129,7 @@ class RowPools:
         """Admit, evict and stamp; return needed, admitted and what is resident but not read."""
         here = np.take_along_axis(self._resident, np.maximum(ranked, 0), axis=-1)
         missing = (ranked >= 0) & ~here
-        granted = self._granted(missing)
+        granted = self._granted(missing & (np.arange(ranked.shape[-1]) < self._depth))
         row, head, place = np.nonzero(granted)
         outside = self._resident & ~goal
         leaving = np.where(
@@ -124,18 +147,20 @@ class RowPools:
         self._resident[row, head, ranked[row, head, place]] = True
         self._stamp[goal & self._resident] = self._step
         drop = outside & (leave_rank < (excess + unread)[..., None])
+        if not self._reuse:
+            whole = (ranked >= 0).sum(axis=-1, dtype=np.int32)
+            return whole, whole, drop
         return missing.sum(axis=-1, dtype=np.int32), admitted, drop
 
     def _granted(self, missing: Blocks) -> Blocks:
         """Return which missing blocks may be fetched, best first; heads may share their caps."""
-        alone = np.cumsum(missing, axis=-1) <= self._cap
+        cap = _column(caps[(self._step - 1) % len(caps)] for caps in self._caps)
+        alone = np.cumsum(missing, axis=-1) <= cap
         if not self._shared_caps.any():
             return missing & alone
         rows, heads, most = missing.shape
         by_rank = missing.transpose(0, 2, 1).reshape(rows, -1)
-        together = (np.cumsum(by_rank, axis=-1) <= self._cap[:, 0] * heads).reshape(
-            rows, most, heads
-        )
+        together = (np.cumsum(by_rank, axis=-1) <= cap[:, 0] * heads).reshape(rows, most, heads)
         shared = self._shared_caps[:, None, None]
         return missing & np.where(shared, together.transpose(0, 2, 1), alone)
 

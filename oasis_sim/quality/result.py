@@ -6,7 +6,7 @@ KL(full || sparse), in nats; negative log-likelihoods are in nats per token.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ ESTIMATES = (
     "needed",
     "admitted",
 )
+INDEX_AGREEMENT = "index_agreement"
+"""Beside these, of an index in 8 bits: the share of its choice that exact extreme keys choose."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,22 @@ class CaseQuality:
     kl_by_step: tuple[float, ...]  # steps 1 .. T-1
     draft_accepted: float | None = None
     free_run: FreeRun | None = None
+    step_caps: tuple[int, ...] = ()
+
+    @property
+    def fetch_ratio(self) -> float:
+        """Return the share of the budget that may be fetched per step, of caps by step the mean."""
+        if self.step_caps:
+            return min(1.0, self.mean_cap / self.scheme.budget_blocks)
+        return fetch_ratio(self.scheme)
+
+    @property
+    def mean_cap(self) -> float:
+        """Return the admissions per head and step, of caps by step the mean."""
+        if not self.step_caps:
+            return self.scheme.admission_cap
+        most = self.scheme.chosen_blocks
+        return sum(min(cap, most) for cap in self.step_caps) / len(self.step_caps)
 
     def facts(self) -> dict[str, Any]:
         """Return what the case is."""
@@ -86,11 +104,17 @@ class CaseQuality:
         return {
             "budget_tokens": scheme.budget_tokens,
             "predictor": scheme.predictor,
-            "fetch_ratio": fetch_ratio(scheme),
-            "cap_blocks": scheme.admission_cap,
+            "fetch_ratio": self.fetch_ratio,
+            "cap_blocks": self.mean_cap,
             "chosen_blocks": scheme.chosen_blocks,
             "pool_blocks": scheme.pool_blocks,
         }
+
+    def named_estimates(self) -> Iterator[tuple[str, Estimate]]:
+        """Return the estimates in a fixed order."""
+        for name in (*ESTIMATES, INDEX_AGREEMENT):
+            if name in self.estimates:
+                yield name, self.estimates[name]
 
     def to_json(self) -> dict[str, Any]:
         """Return the case as a JSON object."""
@@ -98,7 +122,7 @@ class CaseQuality:
             **self.facts(),
             "bytes_per_step": self.bytes_per_step,
             "draft_accepted": self.draft_accepted,
-            **{name: self.estimates[name].to_json() for name in ESTIMATES},
+            **{name: found.to_json() for name, found in self.named_estimates()},
             "layers": [asdict(layer) for layer in self.layers],
             "stretches": [asdict(stretch) for stretch in self.stretches],
             "free_run": None if self.free_run is None else asdict(self.free_run),
@@ -109,8 +133,7 @@ class CaseQuality:
         """Return the case as one row: intervals as NAME, NAME_low and NAME_high."""
         row = {**self.facts(), "bytes_per_step": self.bytes_per_step}
         row["draft_accepted"] = self.draft_accepted
-        for name in ESTIMATES:
-            found = self.estimates[name]
+        for name, found in self.named_estimates():
             row |= {name: found.mean, f"{name}_low": found.low, f"{name}_high": found.high}
         free = {} if self.free_run is None else asdict(self.free_run)
         for name in FreeRun.__dataclass_fields__:

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oasis_sim.quality.pools import PoolStep, RowPools
+from oasis_sim.quality.drift import QueryDrift
+from oasis_sim.quality.pools import Counts, PoolStep, RowPools
 from oasis_sim.quality.start import Start, rounded
 from oasis_sim.quality.store import ALL, LayerBounds, LayerStore, Rows, attend, attend_masked
 from oasis_sim.record.attention import LayerInput
@@ -26,7 +27,9 @@ class Memory:
     By layer; bounds and pools of full-attention layers only. ``targets`` are the orders, uint16
     [R, H, blocks], that were predicted for the next step; rows of ``own_targets`` take the order
     by their step's own query instead. With ``host_rule`` the blocks that it may choose have been on
-    a host that keeps 8 bits.
+    a host that keeps 8 bits. ``exact`` are extreme keys to compare the index with; ``always``,
+    [H, blocks], are blocks that are attended and never chosen; ``drift`` corrects predictions;
+    ``rehearsed`` are queries, by layer, that choose in place of the step's own.
     """
 
     start: Start
@@ -35,14 +38,25 @@ class Memory:
     pools: dict[int, RowPools]
     own_targets: list[int] = field(default_factory=list)
     host_rule: ResidencyRule | None = None
+    exact: dict[int, LayerBounds] = field(default_factory=dict)
+    always: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
+    drift: QueryDrift | None = None
     targets: dict[int, Order] = field(default_factory=dict)
+    rehearsed: dict[int, Tensor] = field(default_factory=dict)
 
-    def target(self, layer: int, own: Order) -> Order:
+    def target(self, inputs: LayerInput, own: Order, position: int) -> Order:
         """Return the orders that the pools of a layer move towards; ``own`` are the step's."""
+        layer = inputs.layer
+        if layer in self.rehearsed:
+            query = self.rehearsed.pop(layer)
+            return self.order(self.seen(replace(inputs, query=query)), position)
+        corrected = None if self.drift is None else self.drift.corrected(layer, inputs.query)
         if layer not in self.targets:
             return own
         known = self.targets[layer]
         known[self.own_targets, :, : own.shape[-1]] = own[self.own_targets]
+        if corrected is not None:
+            known[corrected, : own.shape[-1]] = own[corrected]
         return known
 
     def seen(self, inputs: LayerInput) -> LayerInput:
@@ -78,9 +92,25 @@ class Memory:
     def order(self, inputs: LayerInput, position: int, rows: Rows = ALL) -> Order:
         """Order the complete blocks at a position by the rows' queries, uint16 [R, H, N]."""
         layer, blocks = inputs.layer, position // self.start.block_tokens
-        scores = self.bounds[layer].scores(inputs, self.stores[layer], rows, blocks)
+        return self._order_by(self.bounds[layer], inputs, blocks, rows)
+
+    def alike(self, inputs: LayerInput, order: Order, position: int) -> Counts | None:
+        """Return how many chosen blocks exact extreme keys choose too; None: not compared."""
+        layer, blocks = inputs.layer, position // self.start.block_tokens
+        if layer not in self.exact:
+            return None
+        exact = self._order_by(self.exact[layer], inputs, blocks, ALL)
+        return self.pools[layer].alike(position, order, exact)
+
+    def _order_by(self, bounds: LayerBounds, inputs: LayerInput, blocks: int, rows: Rows) -> Order:
+        layer = inputs.layer
+        scores = bounds.scores(inputs, self.stores[layer], rows, blocks)
         listed = scores.new_ones((len(scores), blocks), dtype=torch.bool)
-        return np.asarray(order_blocks(scores, listed)).astype(np.uint16)
+        order = np.asarray(order_blocks(scores, listed)).astype(np.uint16)
+        if layer in self.always:
+            heads = np.arange(order.shape[1])[None, :, None]
+            order[self.always[layer][heads, order]] = NO_BLOCK
+        return order
 
     def token_mask(self, attended: NDArray[np.bool_], tokens: int) -> Tensor:
         """Return which of the first tokens lie in blocks [R, H, B], bool [H, R, tokens]."""
@@ -113,6 +143,7 @@ class TrueRows:
         self.orders: dict[int, Order] = {}
         self.moved: dict[int, PoolStep] = {}
         self.mass: dict[int, NDArray[np.float64]] = {}
+        self.alike: dict[int, Counts] = {}
 
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]."""
@@ -124,8 +155,14 @@ class TrueRows:
             return attend(store, inputs, ALL, store.filled)
         order = self.orders[layer] = memory.order(inputs, self.position)
         memory.fetch_in_8bit(layer, self.position)
-        target = memory.target(layer, order)
-        moved = self.moved[layer] = memory.pools[layer].advance(self.position, order, target)
+        if (alike := memory.alike(inputs, order, self.position)) is not None:
+            self.alike[layer] = alike
+        target = memory.target(inputs, order, self.position)
+        moved = memory.pools[layer].advance(self.position, order, target)
+        if layer in memory.always:
+            more = memory.always[layer][:, : moved.attended.shape[-1]]
+            moved = replace(moved, attended=moved.attended | more)
+        self.moved[layer] = moved
         mask = memory.token_mask(moved.attended, store.filled)
         out, mass = attend_masked(store, inputs, ALL, mask)
         self.mass[layer] = np.asarray(mass)

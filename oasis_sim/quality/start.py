@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from oasis_sim.errors import InputError
 from oasis_sim.record.attention import KeyValueStore
-from oasis_sim.record.orders import block_extremes
 from oasis_sim.record.trajectory import Trajectory
 
 
@@ -17,13 +16,11 @@ from oasis_sim.record.trajectory import Trajectory
 class Start:
     """Hold a prompt's keys and values, which no run changes, and what its layers see.
 
-    ``bounds`` are the extreme keys of the prompt's complete blocks by full-attention layer: minimum
-    and maximum, float64 [H, N, d] each. ``store`` may hold tokens after the prompt; they are not
-    read.
+    ``store`` may hold tokens after the prompt; they are not read. ``low_rank`` has, for
+    schemes that rebuild keys, the prompt's keys as rebuilt, [H, S, d] by full-attention layer.
     """
 
     store: KeyValueStore
-    bounds: Mapping[int, tuple[Tensor, Tensor]]
     prompt: tuple[int, ...]
     room: int  # tokens that a run may add
     spans: tuple[int | None, ...]
@@ -31,6 +28,7 @@ class Start:
     block_tokens: int
     bound_join: str = "max"
     kv_16bit: bool = False
+    low_rank: Mapping[int, Tensor] = field(default_factory=dict)
 
     @classmethod
     def after_prompt(
@@ -57,14 +55,8 @@ class Start:
             for layer in range(store.layers):
                 both = path.store.keys(layer), path.store.values(layer)
                 store.append(layer, *(rounded(part[:, : path.prompt_tokens]) for part in both))
-        bounds = {
-            layer: block_extremes(store.keys(layer)[:, : path.prompt_tokens], block_tokens)
-            for layer, span in enumerate(path.spans)
-            if span is None
-        }
         return cls(
             store=store,
-            bounds=bounds,
             prompt=path.tokens[: path.prompt_tokens],
             room=path.steps,
             spans=path.spans,

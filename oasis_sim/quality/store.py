@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from oasis_sim.quality.key_index import KeyIndex
 from oasis_sim.quality.start import Start
+from oasis_sim.quality.summaries import outlier_blocks, summary_of
 from oasis_sim.record.attention import LayerInput
-from oasis_sim.record.orders import block_extremes, join_heads
+from oasis_sim.record.orders import join_heads
 
 Rows = slice | list[int]
 """Which of a store's rows some queries belong to; ``ALL`` are views, a list copies."""
@@ -43,6 +47,26 @@ class LayerStore:
         self.tail_keys[:, :, :rest] = keys[:, None, self.shared : tokens]
         self.tail_values[:, :, :rest] = values[:, None, self.shared : tokens]
         self.filled = tokens
+
+    def stand_in(
+        self, start: Start, layer: int, index: KeyIndex, block_tokens: int, newest: int
+    ) -> NDArray[np.bool_]:
+        """Put low-rank keys in place of the prompt's where blocks are fetched.
+
+        Returns the blocks that are always attended with their own keys, bool [H, blocks]: outliers,
+        and all from the last ``newest`` - 1 complete blocks of the prompt on.
+        """
+        blocks = self.shared // block_tokens
+        always = torch.ones(self.keys.shape[0], start.blocks, dtype=torch.bool)
+        old = max(blocks - newest + 1, 0)
+        outliers = outlier_blocks(
+            self.keys[:, : old * block_tokens], block_tokens, index.outlier_blocks
+        )
+        always[:, :old] = outliers
+        own = always[:, :blocks].repeat_interleave(block_tokens, dim=1)
+        low_rank = start.low_rank[layer][:, : self.shared]
+        self.keys = torch.where(own[..., None], self.keys, low_rank)
+        return np.asarray(always)
 
     def append(self, key: Tensor, value: Tensor) -> None:
         """Add each row's next token, [H, R, d] each."""
@@ -100,13 +124,15 @@ class LayerStore:
 
 
 class LayerBounds:
-    """Keep the extreme keys of complete blocks: the prompt's once, later ones per row."""
+    """Keep what the index has of complete blocks: the prompt's once, later ones per row."""
 
-    def __init__(self, start: Start, layer: int) -> None:
+    def __init__(self, start: Start, layer: int, index: KeyIndex) -> None:
         """Begin with the prompt's blocks."""
+        keys = start.store.keys(layer)[:, : len(start.prompt)]
         self._size = start.block_tokens
         self._join = start.bound_join
-        self._shared = start.bounds[layer]
+        self._summary = summary_of(index, keys)
+        self._shared = self._summary(keys, self._size)
         self._tail: tuple[Tensor, Tensor] | None = None
 
     def scores(self, inputs: LayerInput, store: LayerStore, rows: Rows, blocks: int) -> Tensor:
@@ -143,8 +169,7 @@ class LayerBounds:
             heads, rows = store.tail_keys.shape[:2]
             fresh = store.tail_keys[:, :, known * self._size : blocks * self._size].flatten(0, 1)
             pair = [
-                part.view(heads, rows, *part.shape[1:])
-                for part in block_extremes(fresh, self._size)
+                part.view(heads, rows, *part.shape[1:]) for part in self._summary(fresh, self._size)
             ]
             if self._tail is not None:
                 pair = [torch.cat(both, dim=2) for both in zip(self._tail, pair, strict=True)]

@@ -15,9 +15,10 @@ import torch
 from oasis_sim.errors import UsageError
 from oasis_sim.quality.backend import Backend, LoopPlan, Reference
 from oasis_sim.quality.bootstrap import CONFIDENCE, METHOD, BlockBootstrap
-from oasis_sim.quality.decode import COUNTED, Decoding, log_shares, plan_of
+from oasis_sim.quality.decode import ALIKE, COUNTED, Decoding, log_shares, plan_of
+from oasis_sim.quality.lowrank import low_rank_keys
 from oasis_sim.quality.measure import StepQuality, collect, compare_texts, summarise
-from oasis_sim.quality.options import QualityOptions
+from oasis_sim.quality.options import QualityOptions, check_caps
 from oasis_sim.quality.result import CaseQuality, QualityResult
 from oasis_sim.quality.start import Start
 from oasis_sim.record.backend import RecordedModel
@@ -58,10 +59,11 @@ def run_study(
                 f"scheme {scheme.name} has blocks of {scheme.block_tokens} tokens, "
                 f"the study {options.decode.block_tokens}"
             )
+    check_caps(schemes, options)
     check_room(model, prompt, options.decode)
     backend = backend or Reference()
     drafter = _drafter(model, schemes, options)
-    plans = {plan_of(scheme): scheme for scheme in schemes}
+    plans = {plan_of(scheme, options): scheme for scheme in schemes}
     parts = Parts()
     if checkpoint is not None:
         parts = FolderParts(
@@ -75,6 +77,8 @@ def run_study(
             options.decode.bound_join,
             kv_16bit=options.kv_16bit,
         )
+        if rank := next(iter(plans)).index.rank:
+            start = replace(start, low_rank=low_rank_keys(model, start, rank))
         decoding = Decoding.of(
             model,
             path,
@@ -88,10 +92,14 @@ def run_study(
         rows = _decode_plans(decoding, list(plans), full, parts)
     boot = BlockBootstrap(path.steps - 1, resamples=options.resamples, seed=options.bootstrap_seed)
     summary = _Summary(decoding, model.head_dim, full, boot)
-    cases = [summary.case(scheme, rows[plan_of(scheme)]) for scheme in schemes]
+    cases = [summary.case(scheme, rows[plan_of(scheme, options)]) for scheme in schemes]
+    if options.step_caps:
+        cases = [replace(case, step_caps=options.step_caps) for case in cases]
     facts = _facts(model, prompt, path, options, boot)
     facts |= {
         "drafter": None if drafter is None else drafter.name,
+        "scheme": schemes[0].name,
+        "key_index": next(iter(plans)).index.kind,
         "full_attention_nll": summary.full_nll(),
         "device": model.device,
         **backend.header(),
@@ -170,7 +178,8 @@ class _Summary:
         """Return a scheme's quality, before cases are compared."""
         kl, agreement, nll = row["outputs"].numpy()
         needed, admitted, overlap, mass = (row[name].numpy() for name in COUNTED)
-        steps = StepQuality(kl, agreement, nll, mass, overlap, needed, admitted)
+        alike = row[ALIKE].numpy() if ALIKE in row else None
+        steps = StepQuality(kl, agreement, nll, mass, overlap, needed, admitted, alike)
         layers = self.decoding.start.full_layers
         estimates, traffic, by_layer, stretches = summarise(
             scheme, steps, layers, self.head_dim, self.boot

@@ -101,7 +101,6 @@ def test_schemes_vary_by_budget_predictor_and_ratio():
     ("part", "value", "reason"),
     [
         ("evict", "belady", "future"),
-        ("key_rank", 16, "low rank"),
         ("host_bytes_per_element", 4, "precision"),
     ],
 )

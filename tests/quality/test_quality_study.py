@@ -14,12 +14,14 @@ from oasis_sim.scheme import load_scheme, with_options
 STEPS = 6
 
 
-def options(drafter: str = "skip2-2", free_run: bool = False, **more) -> QualityOptions:
+def options(
+    drafter: str = "skip2-2", free_run: bool = False, block_tokens: int = 8, **more
+) -> QualityOptions:
     """Return how the tiny models are decoded."""
     decode = RecordOptions(
         steps=STEPS,
         trajectory="text",
-        block_tokens=8,
+        block_tokens=block_tokens,
         draft_budget_tokens=8,
         drafters=(drafter,),
         max_perplexity=1e9,
