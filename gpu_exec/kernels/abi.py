@@ -21,6 +21,7 @@ class AttentionArgs(c.Structure):
         *_fields(_I, "fixed_count q_stride out_stride batch heads group rows_per_request"),
         *_fields(_I, "block_tokens slots_per_pair local_slot splits stages"),
         *_fields(_F, "scale_log2 value_scale"),
+        *_fields(_I, "head_dim"),
     ]
 
 
@@ -31,7 +32,7 @@ class ScanArgs(c.Structure):
         *_fields(_P, "q keys scores position step tickets"),
         *_fields(_L, "score_stride"),
         *_fields(_I, "q_stride heads group tiles_per_pair block_tokens recent_blocks"),
-        *_fields(_I, "splits stages select max_blocks"),
+        *_fields(_I, "splits stages select max_blocks head_dim"),
     ]
 
 
@@ -96,6 +97,7 @@ class AppendArgs(c.Structure):
         *_fields(_I, "batch rows query_heads heads width"),
         *_fields(_I, "block_tokens slots_per_pair local_slot tiles_per_pair fp8"),
         *_fields(_F, "eps"),
+        *_fields(_I, "head_dim"),
     ]
 
 

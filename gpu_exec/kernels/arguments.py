@@ -106,6 +106,7 @@ class StepArguments:
             tiles_per_pair=m.key_tiles,
             fp8=int(c.key_format == "fp8"),
             eps=1e-6,
+            head_dim=c.shape.head_dim,
         )
 
     def attention(self, layer: int, parity: int) -> AttentionArgs:
@@ -138,6 +139,7 @@ class StepArguments:
             stages=self.attention_stages,
             scale_log2=c.shape.head_dim**-0.5 * math.log2(math.e),
             value_scale=1.0,
+            head_dim=c.shape.head_dim,
         )
 
     def draft_attention(self, draft: DraftMemory) -> AttentionArgs:
@@ -177,6 +179,7 @@ class StepArguments:
             stages=SCAN_STAGES[c.key_format],
             select=int(fused),
             max_blocks=c.max_blocks,
+            head_dim=c.shape.head_dim,
         )
 
     def select(self, layer: int, parity: int) -> SelectArgs:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 HEAD_DIM = 128
-"""The only head dimension that the kernels support."""
+"""The head dimension of the captured step."""
+HEAD_DIMS = (64, 128, 256)
+"""Those of attention, scan and append; select and gather know none."""
 
 
 @dataclass(frozen=True)

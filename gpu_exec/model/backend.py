@@ -8,7 +8,7 @@ from typing import Any
 from gpu_exec.model.kernels import CudaKernels, PageKernels
 from gpu_exec.model.memory import DenseLayer, OffloadedLayer
 from gpu_exec.model.page import PageShape
-from gpu_exec.model.rows import DecisionWatcher, DenseMemory, PagedMemory
+from gpu_exec.model.rows import DecisionWatcher, DenseMemory, PagedMemory, Steer
 from oasis_sim.errors import InputError
 from oasis_sim.quality.backend import LoopPlan, layer_stores
 from oasis_sim.quality.start import Start
@@ -27,12 +27,14 @@ class PagedBackend:
         query_heads: int,
         make_kernels: MakeKernels = CudaKernels,
         watch: DecisionWatcher | None = None,
+        steer: Steer | None = None,
     ) -> None:
-        """Name who computes; ``watch`` sees every decision."""
+        """Name who computes; ``watch`` sees every decision, ``steer`` may change it."""
         self._name = name
         self._query_heads = query_heads
         self._make = make_kernels
         self._watch = watch
+        self._steer = steer
         self.kernels: list[PageKernels] = []
 
     def header(self) -> dict[str, Any]:
@@ -63,9 +65,8 @@ class PagedBackend:
             layer: OffloadedLayer(shape, rules, *_prompt(start, layer), device)
             for layer in start.full_layers
         }
-        return PagedMemory(
-            plans, kernels, layers, layer_stores(start, len(plans)), device, self._watch
-        )
+        stores = layer_stores(start, len(plans))
+        return PagedMemory(plans, kernels, layers, stores, device, self._watch, self._steer)
 
     def full(self, start: Start, rows: int) -> DenseMemory:
         """Return the memory of rows with full attention."""
@@ -117,7 +118,10 @@ def check_rules(rules: Sequence[ResidencyRule]) -> None:
     reasons = {
         "schemes of different sink or recent blocks side by side": len(always) > 1,
         "schemes without a recent block": any(rule.recent_blocks < 1 for rule in rules),
-        "caps shared over heads": any(rule.cap_over_heads for rule in rules),
+        "caps shared over heads": any(
+            rule.cap_over_heads or rule.cap_over_layers for rule in rules
+        ),
+        "eviction by attention": any(rule.least_attended for rule in rules),
     }
     for reason, applies in reasons.items():
         if applies:

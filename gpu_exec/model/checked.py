@@ -15,7 +15,7 @@ from torch import Tensor
 from gpu_exec.model.choice import Residents
 from gpu_exec.model.host_kernels import HostKernels
 from gpu_exec.model.kernels import PageKernels
-from gpu_exec.model.page import LOCAL_SLOTS, PageShape
+from gpu_exec.model.page import KEY_TILE_BLOCKS, LOCAL_SLOTS, PageShape
 
 _STATE = (
     *("slot_block", "stamp", "table", "count", "counts"),
@@ -43,6 +43,8 @@ class KernelTally:
     units_wrong: int = 0
     outputs: int = 0
     output_error: float = 0.0
+    appended: int = 0
+    appended_wrong: int = 0
 
     def to_json(self) -> dict[str, int | float]:
         """Return the counts by name."""
@@ -66,6 +68,29 @@ class CheckedKernels:
     def moved_bytes(self) -> int:
         """Return the bytes that the gathers have moved so far."""
         return self._inner.moved_bytes
+
+    def append(self, both: Any, memory: Any, tiles: Any, position: Any) -> None:
+        """Append, then look for each token in its unit and for its block's extremes in the tile."""
+        shape, size = self._shape, self._shape.block_tokens
+        pair = torch.arange(shape.pairs, device=memory.device)
+        at = position.long().repeat_interleave(shape.heads)
+        block, token = at // size, at % size
+        tile, inside = block // KEY_TILE_BLOCKS, self._bounds[block % KEY_TILE_BLOCKS]
+        before = None if tiles is None else tiles[pair[:, None], tile[:, None], inside].float()
+        self._inner.append(both, memory, tiles, position)
+        unit = pair * shape.slots_per_pair + shape.slots + block % LOCAL_SLOTS
+        found = memory[unit[:, None, None], self._places[token]]
+        expected = torch.stack(both.chunk(2, dim=1), dim=2).flatten(0, 1)
+        wrong = (found != expected).flatten(1).any(dim=1)
+        if before is not None:
+            high, low = before.chunk(2, dim=1)
+            key, first = expected[:, 0].float(), token[:, None] == 0
+            high = torch.where(first, key, torch.maximum(high, key))
+            low = torch.where(first, key, torch.minimum(low, key))
+            after = tiles[pair[:, None], tile[:, None], inside].float()
+            wrong |= (after != torch.cat([high, low], dim=1)).any(dim=1)
+        self.tally.appended += shape.pairs
+        self.tally.appended_wrong += int(wrong.sum())
 
     def scan(self, query: Any, tiles: Any, scores: Any, position: Any) -> None:
         """Scan, then compare scores and the best blocks by them."""
@@ -111,7 +136,7 @@ class CheckedKernels:
     def _exact_attention(
         self, query: Any, memory: Any, table: Any, counts: Any, position: int, scaling: float
     ) -> Tensor:
-        """Attend the last row of queries in float64 from the same units; [R, Hq, 128]."""
+        """Attend the last row of queries in float64 from the same units; [R, Hq, d]."""
         shape, size = self._shape, self._shape.block_tokens
         active, last = position // size, position + query.shape[0] - 1
         listed = torch.full_like(table[:, 0], active) if counts is None else counts

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_exec.build import build_selection_for_cpu
 from gpu_exec.model.choice import Residents
-from gpu_exec.model.page import LOCAL_SLOTS, PageShape
+from gpu_exec.model.page import KEY_TILE_BLOCKS, LOCAL_SLOTS, PageShape
 from oasis_sim.errors import RunFailed
 
 
@@ -56,7 +56,7 @@ class HostKernels:
         return out
 
     def _unpacked(self, memory: Any, pair: int, units: Any, position: int) -> tuple[Any, Any, Any]:
-        """Return keys and values, float32 [n, 128], of units and the local ones, and positions.
+        """Return keys and values, float32 [n, d], of units and the local ones, and positions.
 
         Tokens of listed units count as position 0: all rows see them.
         """
@@ -71,6 +71,24 @@ class HostKernels:
         places = torch.cat([torch.zeros(len(units) * size, dtype=torch.int64), start])
         flat = both.flatten(0, 1)
         return flat[:, 0], flat[:, 1], places
+
+    def append(self, both: Any, memory: Any, tiles: Any, position: Any) -> None:
+        """See PageKernels."""
+        import torch
+
+        shape, size = self._shape, self._shape.block_tokens
+        for pair in range(shape.pairs):
+            row, head = divmod(pair, shape.heads)
+            block, token = divmod(int(position[row]), size)
+            unit = pair * shape.slots_per_pair + shape.slots + block % LOCAL_SLOTS
+            key, value = both[row, head], both[row, shape.heads + head]
+            memory[unit, self._places[token]] = torch.stack([key, value])
+            if tiles is None:
+                continue
+            tile = tiles[pair, block // KEY_TILE_BLOCKS]
+            high, low = self._bounds[block % KEY_TILE_BLOCKS].chunk(2)
+            tile[high] = key if token == 0 else torch.maximum(tile[high], key)
+            tile[low] = key if token == 0 else torch.minimum(tile[low], key)
 
     def scan(self, query: Any, tiles: Any, scores: Any, position: Any) -> None:
         """See PageKernels."""

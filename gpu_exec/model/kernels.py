@@ -8,21 +8,32 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
-from gpu_exec.kernels.abi import AttentionArgs, ScanArgs, SelectArgs, select_scratch_bytes
+from gpu_exec.kernels.abi import (
+    AppendArgs,
+    AttentionArgs,
+    ScanArgs,
+    SelectArgs,
+    select_scratch_bytes,
+)
 from gpu_exec.kernels.library import launch, pointer
-from gpu_exec.kernels.shape import HEAD_DIM
 from gpu_exec.model.choice import Residents
 from gpu_exec.model.page import PageShape
 
-_STAGES = 3
+_RING_BYTES = 24576
+"""Of one warp of the attention: three tiles of 128 dimensions, or two of 256."""
 _SCAN_STAGES = 2
 _SELECT_THREADS = 256
 _GATHER_CTAS = 4
 _GATHER_THREADS = 256
+_PIECE_BYTES, _SMALL_PIECE_BYTES = 8192, 4096
+"""What one warp gathers at a time (csrc/gather.cuh)."""
 
 
 class PageKernels(Protocol):
-    """Attend, scan, select and gather over the paged memory of one layer."""
+    """Append, attend, scan, select and gather over the paged memory of one layer.
+
+    d is the kernels' head dimension (``PageShape.width``).
+    """
 
     @property
     def moved_bytes(self) -> int:
@@ -34,16 +45,24 @@ class PageKernels(Protocol):
     ) -> Any:
         """Attend listed units and the local ones of each pair.
 
-        query bfloat16 [J, R, Hq, 128]: row j lies at position + j. memory: the units, bfloat16
+        query bfloat16 [J, R, Hq, d]: row j lies at position + j. memory: the units, bfloat16
         [R H slots, elements]. table int32 [R H, n], counts int32 [R H] or None: all full blocks.
-        position int32 [R]. Returns bfloat16 [J, R, Hq, 128].
+        position int32 [R]. Returns bfloat16 [J, R, Hq, d].
+        """
+        ...
+
+    def append(self, both: Any, memory: Any, tiles: Any, position: Any) -> None:
+        """Put each row's token at its position into its local unit.
+
+        both bfloat16 [R, 2 H, d]: keys, then values. With ``tiles`` the extremes of the token's
+        block follow; its first token begins them anew.
         """
         ...
 
     def scan(self, query: Any, tiles: Any, scores: Any, position: Any) -> None:
         """Write the bounds of the blocks that are complete before position + 1.
 
-        query bfloat16 [R, Hq, 128]; tiles bfloat16 [R H, tiles, 4096]; scores float32
+        query bfloat16 [R, Hq, d]; tiles bfloat16 [R H, tiles, 32 d]; scores float32
         [R, H, blocks].
         """
         ...
@@ -72,7 +91,8 @@ class CudaKernels:
     @property
     def moved_bytes(self) -> int:
         """Return the bytes that the gathers have moved so far, counted on the device."""
-        return int(self._moved.item()) * 8192
+        piece = _PIECE_BYTES if self._shape.unit_bytes % _PIECE_BYTES == 0 else _SMALL_PIECE_BYTES
+        return int(self._moved.item()) * piece
 
     def attend(
         self, query: Any, memory: Any, table: Any, counts: Any, position: Any, scaling: float
@@ -81,7 +101,7 @@ class CudaKernels:
         import torch
 
         shape = self._shape
-        rows, width = query.shape[0], shape.heads * shape.group * HEAD_DIM
+        rows, width = query.shape[0], shape.heads * shape.group * shape.width
         out = torch.empty_like(query)
         arguments = AttentionArgs(
             q=query.data_ptr(),
@@ -104,12 +124,39 @@ class CudaKernels:
             slots_per_pair=shape.slots_per_pair,
             local_slot=shape.slots,
             splits=1,
-            stages=_STAGES,
+            stages=_RING_BYTES // (64 * shape.width) or 1,
             scale_log2=scaling * math.log2(math.e),
             value_scale=1.0,
+            head_dim=shape.width,
         )
         launch("oasis_attention", arguments, shape.pairs, 0, 0)
         return out
+
+    def append(self, both: Any, memory: Any, tiles: Any, position: Any) -> None:
+        """See PageKernels."""
+        shape = self._shape
+        arguments = AppendArgs(
+            qkv=both.data_ptr(),
+            q_norm=None,
+            k_norm=None,
+            rope=None,
+            pool=memory.data_ptr(),
+            keys=None if tiles is None else tiles.data_ptr(),
+            position=position.data_ptr(),
+            batch=shape.rows,
+            rows=shape.rows,
+            query_heads=0,
+            heads=shape.heads,
+            width=2 * shape.heads * shape.width,
+            block_tokens=shape.block_tokens,
+            slots_per_pair=shape.slots_per_pair,
+            local_slot=shape.slots,
+            tiles_per_pair=shape.key_tiles,
+            fp8=0,
+            eps=0.0,
+            head_dim=shape.width,
+        )
+        launch("oasis_append", arguments, 0)
 
     def scan(self, query: Any, tiles: Any, scores: Any, position: Any) -> None:
         """See PageKernels."""
@@ -122,7 +169,7 @@ class CudaKernels:
             step=None,
             tickets=self._tickets.data_ptr(),
             score_stride=shape.score_stride,
-            q_stride=shape.heads * shape.group * HEAD_DIM,
+            q_stride=shape.heads * shape.group * shape.width,
             heads=shape.heads,
             group=shape.group,
             tiles_per_pair=shape.key_tiles,
@@ -132,6 +179,7 @@ class CudaKernels:
             stages=_SCAN_STAGES,
             select=0,
             max_blocks=shape.score_stride,
+            head_dim=shape.width,
         )
         launch("oasis_scan", arguments, SelectArgs(), shape.pairs, 0, 0, 0)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpu_exec.kernels.shape import HEAD_DIM
 from gpu_exec.model.choice import new_residents
-from gpu_exec.model.page import KEY_TILE_BLOCKS, LOCAL_SLOTS, PageShape
+from gpu_exec.model.kernels import PageKernels
+from gpu_exec.model.page import LOCAL_SLOTS, PageShape
 from oasis_sim.residency.rule import ResidencyRule
 
 
@@ -29,15 +29,6 @@ class LayerPages:
         self.places = torch.from_numpy(shape.token_places).to(device)
         self._by_pair = self.units.view(shape.rows, shape.heads, shape.slots_per_pair, -1)
 
-    def write(self, key: Any, value: Any, position: int, rows: Any = slice(None)) -> None:
-        """Put rows' token at a position, [H, R, d] each, in its local unit."""
-        size = self.shape.block_tokens
-        places = self.places[position % size].flatten()
-        both = padded(torch_stack(key, value)).transpose(0, 1).flatten(2)
-        units = self._by_pair[rows, :, self.local_slot(position // size)]
-        units[..., places] = both
-        self._by_pair[rows, :, self.local_slot(position // size)] = units
-
     def local_slot(self, block: int) -> int:
         """Return the slot of a block while it is filled."""
         return self.shape.slots + block % LOCAL_SLOTS
@@ -56,19 +47,19 @@ class LayerPages:
 
     def fill_local(self, keys: Any, values: Any, position: int) -> None:
         """Put the tokens of the block being filled, keys and values [H, n, d], for all rows."""
-        first = position - keys.shape[1]
-        for token in range(keys.shape[1]):
-            key, value = (
-                part[:, token, None].expand(-1, self.shape.rows, -1) for part in (keys, values)
-            )
-            self.write(key, value, first + token)
+        count, size = keys.shape[1], self.shape.block_tokens
+        first = (position - count) % size
+        both = token_pairs(self.shape, keys.transpose(0, 1), values.transpose(0, 1))
+        both = side_by_side(both).transpose(0, 1).flatten(1)
+        unit = self._by_pair[:, :, self.local_slot((position - count) // size)]
+        unit[..., self.places[first : first + count].flatten()] = both
 
 
 class OffloadedLayer:
     """Hold a layer whose blocks live on the host and whose chosen ones are resident.
 
     ``host`` bfloat16 [R H blocks, elements], pinned on a GPU machine; ``tiles`` extreme keys
-    [R H, tiles, 4096]; scores float32 [R, H, blocks] by the true query and for the next target.
+    [R H, tiles, 32 d]; scores float32 [R, H, blocks] by the true query and for the next target.
     """
 
     def __init__(
@@ -90,14 +81,11 @@ class OffloadedLayer:
         host_shape = (shape.rows, shape.heads, shape.blocks, shape.unit_elements)
         self._host = torch.zeros(host_shape, dtype=torch.bfloat16, pin_memory=pin)
         self._host[:, :, : whole // size] = packed(shape, keys[:, :whole], values[:, :whole]).cpu()
-        tiles = (shape.pairs, shape.key_tiles, KEY_TILE_BLOCKS * 2 * HEAD_DIM)
+        tiles = (shape.pairs, shape.key_tiles, shape.key_tile_elements)
         self.tiles = torch.zeros(tiles, dtype=torch.bfloat16, device=device)
         self._bounds = torch.from_numpy(shape.bound_places).to(device)
-        self._open = torch.zeros(shape.rows, shape.heads, size, HEAD_DIM, device=device)
-        self._bound_prompt(keys[:, :whole])
+        self._bound_prompt(keys)
         self.pages.fill_local(keys[:, whole:], values[:, whole:], tokens)
-        for token in range(whole, tokens):
-            self._open[:, :, token % size] = padded(keys[:, token])
         scores = (shape.rows, shape.heads, shape.score_stride)
         self.true_scores, self.target_scores, self.draft_scores = (
             torch.full(scores, -torch.inf, device=device) for _ in range(3)
@@ -114,19 +102,17 @@ class OffloadedLayer:
         """Return the host's units, [R H blocks, elements]."""
         return self._host.view(-1, self.shape.unit_elements)
 
-    def append(self, key: Any, value: Any, position: int) -> None:
-        """Put each row's true token, [H, R, d], at a position."""
-        self.pages.write(key, value, position)
-        self._open[:, :, position % self.shape.block_tokens] = padded(key).transpose(0, 1)
+    def append(self, kernels: PageKernels, both: Any, at: Any) -> None:
+        """Put each row's true token, bfloat16 [R, 2 H, d], at positions int32 [R]."""
+        kernels.append(both, self.pages.units, self.tiles, at)
 
     def complete(self, position: int) -> None:
-        """After the token at a position: copy a block that is full to the host, keep its bounds."""
+        """After the token at a position: copy a block that is full to the host."""
         size = self.shape.block_tokens
         if (position + 1) % size:
             return
         block = position // size
         self._host[:, :, block].copy_(self.pages.local(block))
-        self._bound(block, self._open.amax(dim=2), self._open.amin(dim=2))
         for slot in self._always_slots([block]):
             self.pages.slot(slot).copy_(self.pages.local(block))
 
@@ -154,19 +140,18 @@ class OffloadedLayer:
         return [*range(self._sink), *range(max(active - self._kept, self._sink), active)]
 
     def _bound_prompt(self, keys: Any) -> None:
-        size = self.shape.block_tokens
-        for block in range(keys.shape[1] // size):
-            part = padded(keys[:, block * size : (block + 1) * size])
-            self._bound(block, part.amax(dim=1), part.amin(dim=1))
-
-    def _bound(self, block: int, high: Any, low: Any) -> None:
-        """Keep the extreme keys of a block, [R, H, 128] or [H, 128] for all rows."""
+        """Keep the extremes of the prompt's blocks, the last one as far as it goes, [H, S, d]."""
         import torch
 
-        places = self._bounds[block % KEY_TILE_BLOCKS]
-        both = torch.cat([high, low], dim=-1).bfloat16()
-        both = both.expand(self.shape.rows, *both.shape[-2:]).reshape(self.shape.pairs, -1)
-        self.tiles[:, block // KEY_TILE_BLOCKS, places] = both
+        shape, size = self.shape, self.shape.block_tokens
+        blocks = -(-keys.shape[1] // size)
+        whole = torch.cat([keys, keys[:, -1:].expand(-1, blocks * size - keys.shape[1], -1)], dim=1)
+        split = padded(shape, whole).bfloat16().unflatten(1, (blocks, size))
+        both = torch.cat([split.amax(dim=2), split.amin(dim=2)], dim=-1)
+        room = both.new_zeros(shape.heads, shape.score_stride, both.shape[2])
+        room[:, :blocks] = both
+        tiles = self.tiles.view(shape.rows, shape.heads, shape.key_tiles, -1)
+        tiles[..., self._bounds.flatten()] = room.view(shape.heads, shape.key_tiles, -1)
 
     def list_units(self, position: int) -> None:
         """Collect the rows' tables, counted from the first unit of all, and what is always in."""
@@ -242,18 +227,25 @@ class DenseLayer:
             self._by_pair[:, :, block] = self.pages.local(block)
 
 
-def padded(values: Any) -> Any:
+def padded(shape: PageShape, values: Any) -> Any:
     """Return values [..., d] with zeros up to the kernels' head dimension."""
     from torch.nn.functional import pad
 
-    return pad(values, (0, HEAD_DIM - values.shape[-1]))
+    return pad(values, (0, shape.width - values.shape[-1]))
 
 
-def torch_stack(key: Any, value: Any) -> Any:
-    """Return keys and values [H, R, d] side by side, [H, R, 2, d], in 16 bits."""
+def token_pairs(shape: PageShape, key: Any, value: Any) -> Any:
+    """Return tokens' keys and values [N, H, d] as the kernels take them, bfloat16 [N, 2 H, d]."""
     import torch
 
-    return torch.stack([key, value], dim=2).bfloat16()
+    return padded(shape, torch.cat([key, value], dim=1).bfloat16()).contiguous()
+
+
+def side_by_side(both: Any) -> Any:
+    """Return keys, then values, [N, 2 H, d], beside one another, [N, H, 2 d]."""
+    import torch
+
+    return torch.cat(both.chunk(2, dim=1), dim=2)
 
 
 def packed(shape: PageShape, keys: Any, values: Any) -> Any:
@@ -261,8 +253,9 @@ def packed(shape: PageShape, keys: Any, values: Any) -> Any:
     import torch
 
     heads, tokens, _ = keys.shape
-    size = shape.block_tokens
-    both = padded(torch_stack(keys, values)).view(heads, tokens // size, size * 2 * HEAD_DIM)
+    both = token_pairs(shape, keys.transpose(0, 1), values.transpose(0, 1))
+    both = side_by_side(both).transpose(0, 1)
+    both = both.reshape(heads, tokens // shape.block_tokens, shape.unit_elements)
     units = torch.empty_like(both)
     units[..., torch.from_numpy(shape.token_places).flatten().to(keys.device)] = both
     return units

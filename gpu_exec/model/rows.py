@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpu_exec.model.kernels import PageKernels
-from gpu_exec.model.memory import DenseLayer, OffloadedLayer, padded
+from gpu_exec.model.memory import DenseLayer, OffloadedLayer, padded, token_pairs
+from gpu_exec.model.page import PageShape
 from oasis_sim.quality.backend import LoopPlan
 from oasis_sim.quality.pools import PoolStep
 from oasis_sim.quality.rows import rounded_input
@@ -23,6 +24,9 @@ from oasis_sim.trace.trace import Order
 
 DecisionWatcher = Callable[[int, int, Tensor, Tensor], None]
 """Called with layer, position, the target's scores and what is attended, [R, H, blocks] each."""
+
+Steer = Callable[["PagedMemory", int, int, Tensor], Tensor]
+"""Called with the memory, layer, position and the target's scores; returns those that decide."""
 
 
 @dataclass(eq=False)
@@ -40,6 +44,7 @@ class PagedMemory:
     stores: dict[int, LayerStore]
     device: Any
     watch: DecisionWatcher | None = None
+    steer: Steer | None = None
     started: bool = field(default=False, init=False)
     rehearsed: dict[int, Tensor] = field(default_factory=dict, init=False)
 
@@ -127,10 +132,7 @@ class TrueRows:
         if layer not in memory.layers:
             return attend(store, inputs, ALL, store.filled)
         pages, kernels = memory.layers[layer], memory.kernels
-        pages.append(inputs.key, inputs.value, self.position)
-        query = kernel_query(inputs.query)
-        kernels.scan(query, pages.tiles, pages.true_scores, self._before)
-        scores = self._select(pages)
+        query, scores = self.prepare(inputs)
         out = kernels.attend(
             query[None], pages.pages.units, pages.table, pages.counts, self._at, inputs.scaling
         )
@@ -138,29 +140,45 @@ class TrueRows:
         pages.complete(self.position)
         return model_output(out[0], inputs)
 
-    def _select(self, pages: OffloadedLayer) -> list[Tensor]:
+    def prepare(self, inputs: LayerInput) -> tuple[Tensor, Tensor]:
+        """Append the rows' tokens, scan, select and gather: all but the attention of a layer.
+
+        Returns the queries as the kernels take them and the scores of the targets, [R, H, blocks].
+        """
+        pages, kernels = self._memory.layers[inputs.layer], self._memory.kernels
+        pages.append(kernels, token_rows(pages.shape, inputs), self._at)
+        query = kernel_query(pages.shape, inputs.query)
+        kernels.scan(query, pages.tiles, pages.true_scores, self._before)
+        return query, self._select(inputs.layer, pages)
+
+    def _select(self, layer: int, pages: OffloadedLayer) -> Tensor:
         """Move the pools towards their targets; the first step takes its own choice whole.
 
-        Returns each row's scores of the target, [H, blocks].
+        Returns the scores of the targets, [R, H, blocks].
         """
-        memory, found = self._memory, []
+        memory = self._memory
+        scores = pages.target_scores
+        own = [row for row, plan in enumerate(memory.plans) if plan.own_target or self._first]
+        if own:
+            scores = scores.clone()
+            scores[own] = pages.true_scores[own]
+        decide = scores
+        if memory.steer is not None:
+            decide = memory.steer(memory, layer, self.position, scores)
         for row, (plan, residents) in enumerate(zip(memory.plans, pages.residents, strict=True)):
-            own = plan.own_target or self._first
-            scores = (pages.true_scores if own else pages.target_scores)[row]
             chosen = plan.rule.chosen_blocks
             cap = chosen if self._first else min(plan.rule.cap_blocks, chosen)
-            memory.kernels.select(residents, scores, self._before, self._at, cap)
+            memory.kernels.select(residents, decide[row], self._before, self._at, cap)
             memory.kernels.gather(residents, pages.host, pages.pages.row(row))
-            found.append(scores)
         pages.list_units(self.position)
-        return found
+        return scores
 
-    def _report(self, inputs: LayerInput, pages: OffloadedLayer, scores: list[Tensor]) -> None:
+    def _report(self, inputs: LayerInput, pages: OffloadedLayer, scores: Tensor) -> None:
         """Compare what is attended with the true set, and measure the mass that it captures."""
         memory = self._memory
         attended = pages.attended(self.position)
         if memory.watch is not None:
-            memory.watch(inputs.layer, self.position, torch.stack(scores), attended)
+            memory.watch(inputs.layer, self.position, scores, attended)
         counts = pages.counted()
         overlap = _overlap(pages.true_scores, attended, memory.plans, self.position)
         self._counts.append(torch.cat([counts, overlap[..., None]], dim=-1))
@@ -178,6 +196,7 @@ class DraftRows:
         self._rows = rows
         self._after = true_rows.position + 1
         self._at = memory.number(true_rows.position)
+        self._next = memory.number(self._after)
 
     @property
     def orders(self) -> dict[int, Order]:
@@ -190,14 +209,25 @@ class DraftRows:
     def attend(self, inputs: LayerInput) -> Tensor:
         """Return the heads' output, [Hq, R, d]; keep the scores by the drafts' queries."""
         memory, layer, rows = self._memory, inputs.layer, self._rows
-        inputs = memory.seen(inputs)
         if layer not in memory.layers:
+            inputs = memory.seen(inputs)
             store = memory.stores[layer]
             with store.borrowed(inputs, rows, self._after):
                 return attend(store, inputs, rows, self._after + 1)
-        pages, kernels = memory.layers[layer], memory.kernels
-        pages.pages.write(inputs.key, inputs.value, self._after, rows)
-        query = kernel_query(inputs.query)
+        return self.paged(inputs)
+
+    def paged(self, inputs: LayerInput) -> Tensor:
+        """Return the heads' output of a full-attention layer, [Hq, R, d].
+
+        Rows without a draft write zeros where the next true token will lie.
+        """
+        memory, rows = self._memory, self._rows
+        pages, kernels = memory.layers[inputs.layer], memory.kernels
+        token = token_rows(pages.shape, inputs)
+        tokens = token.new_zeros((len(memory.plans), *token.shape[1:]))
+        tokens[rows] = token
+        kernels.append(tokens, pages.pages.units, None, self._next)
+        query = kernel_query(pages.shape, inputs.query)
         both = query.new_zeros((2, len(memory.plans), *query.shape[1:]))
         both[1, rows] = query
         kernels.scan(both[1], pages.tiles, pages.draft_scores, self._at)
@@ -239,9 +269,9 @@ class FullRows:
             store.append(inputs.key, inputs.value)
             return attend(store, inputs, ALL, store.filled)
         layer = memory.layers[inputs.layer]
-        layer.pages.write(inputs.key, inputs.value, self._position)
-        query = kernel_query(inputs.query)
+        query = kernel_query(layer.shape, inputs.query)
         at = torch.full((memory.rows,), self._position, dtype=torch.int32, device=query.device)
+        memory.kernels.append(token_rows(layer.shape, inputs), layer.pages.units, None, at)
         out = memory.kernels.attend(
             query[None], layer.pages.units, layer.table, None, at, inputs.scaling
         )
@@ -249,13 +279,20 @@ class FullRows:
         return model_output(out[0], inputs)
 
 
-def kernel_query(query: Tensor) -> Tensor:
-    """Return queries [Hq, R, d] as the kernels take them, bfloat16 [R, Hq, 128]."""
-    return padded(query.transpose(0, 1).bfloat16()).contiguous()
+def token_rows(shape: PageShape, inputs: LayerInput) -> Tensor:
+    """Return the rows' keys and values as the kernels take them, bfloat16 [R, 2 H, d]."""
+    both: Tensor = token_pairs(shape, inputs.key.transpose(0, 1), inputs.value.transpose(0, 1))
+    return both
+
+
+def kernel_query(shape: PageShape, query: Tensor) -> Tensor:
+    """Return queries [Hq, R, d] as the kernels take them, bfloat16 [R, Hq, d]."""
+    found: Tensor = padded(shape, query.transpose(0, 1).bfloat16()).contiguous()
+    return found
 
 
 def model_output(out: Tensor, inputs: LayerInput) -> Tensor:
-    """Return the kernels' output [R, Hq, 128] as the model takes it, [Hq, R, d]."""
+    """Return the kernels' output [R, Hq, d] as the model takes it, [Hq, R, d]."""
     return out[..., : inputs.query.shape[2]].transpose(0, 1).to(inputs.query.dtype)
 
 

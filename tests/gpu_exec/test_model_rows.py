@@ -117,8 +117,8 @@ def test_paged_rows_are_those_of_the_reference(model, path, start, plans):
             assert np.mean(ours == theirs) > 0.9, name
     assert (
         backend.kernels[0].moved_bytes
-        == sum(int(np.stack(log.admitted).sum()) * BLOCK * 512 for log in paged.logs)
-        + sum(each.rule.chosen_blocks for each in plans) * 2 * 5 * BLOCK * 512
+        == sum(int(np.stack(log.admitted).sum()) * BLOCK * 256 for log in paged.logs)
+        + sum(each.rule.chosen_blocks for each in plans) * 2 * 5 * BLOCK * 256
     )
 
 
@@ -162,10 +162,11 @@ def test_every_call_is_checked_against_plain_arithmetic(model, path, start):
     assert tally.score_error < 1e-5
     assert tally.output_error < 0.02
     assert tally.exchanged_gap < 1e-5
-    assert (0, 0) == (tally.selection_differs, tally.units_wrong)
+    assert (0, 0, 0) == (tally.selection_differs, tally.units_wrong, tally.appended_wrong)
     layers, rows = len(start.full_layers), len(PLANS)
     assert STEPS * layers * rows == tally.selections
     assert 2 * STEPS * layers * rows * 2 == tally.targets
+    assert 2 * STEPS * layers * rows * 2 == tally.appended
     assert tally.units_gathered > 0
 
 
@@ -189,6 +190,11 @@ def test_the_checks_find_what_is_wrong(model, path, start):
         def attend(self, *arguments):
             return super().attend(*arguments) * 1.1
 
+        def append(self, both, memory, tiles, position):
+            super().append(both, memory, tiles, position)
+            if tiles is not None:
+                tiles += 1.0
+
     def make(shape, device):
         chosen = torch.tensor([each.rule.chosen_blocks for each in PLANS])
         checked.append(CheckedKernels(Broken(shape), shape, device, chosen))
@@ -203,6 +209,7 @@ def test_the_checks_find_what_is_wrong(model, path, start):
     assert tally.target_differs > 0
     assert tally.selection_differs == tally.selections
     assert tally.units_wrong > 0
+    assert 2 * tally.appended_wrong == tally.appended
 
 
 def test_full_attention_over_pages_is_full_attention(model, path, start):
@@ -230,7 +237,8 @@ def test_units_hold_what_was_written():
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"head_dim": 256}, "head dimension 256"),
+        ({"head_dim": 272}, "head dimension 272"),
+        ({"head_dim": 256, "group": 9}, "9 query heads of 256 dimensions"),
         ({"block_tokens": 24}, "multiple of 16"),
         ({"group": 17}, "query heads per KV head"),
     ],

@@ -35,47 +35,79 @@ int start(void (*kernel)(Parameters...), dim3 grid, int threads, int bytes, int 
   return static_cast<int>(cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...));
 }
 
-template <int NT, bool FP8>
+template <int D, int NT, bool FP8 = false>
 int attention_of(const AttentionArgs& a, int pairs, int early, cudaStream_t stream) {
-  int ring = kAttnWarps * a.stages * (FP8 ? kTileBytes / 2 : kTileBytes);
-  int spill = kAttnWarps * NT * 8 * (kHeadDim + 2) * 4;
+  int ring = kAttnWarps * a.stages * (FP8 ? tile_bytes(D) / 2 : tile_bytes(D));
+  int spill = kAttnWarps * NT * 8 * (D + 2) * 4;
   int bytes = ring > spill ? ring : spill;
-  auto kernel = paged_attention<NT, FP8>;
+  auto kernel = paged_attention<D, NT, FP8>;
   if (int e = allow_shared(kernel, bytes)) return e;
   return start(kernel, dim3(pairs, a.splits), kAttnThreads, bytes, early, stream, a);
 }
 
-template <int NT, bool FP8>
-int scan_of(const ScanArgs& a, const SelectArgs& sel, int pairs, int bytes, int early,
+template <int D, int NT, bool FP8 = false>
+int scan_of(const ScanArgs& a, const SelectArgs& sel, int pairs, int scratch_bytes, int early,
             cudaStream_t stream) {
-  if (int e = allow_shared(scan_keys<NT, FP8>, bytes)) return e;
-  return start(scan_keys<NT, FP8>, dim3(pairs, a.splits), kScanThreads, bytes, early, stream, a,
-               sel);
+  int ring = kScanWarps * a.stages * tile_bytes(D);
+  int bytes = a.select && scratch_bytes > ring ? scratch_bytes : ring;
+  auto kernel = scan_keys<D, NT, FP8>;
+  if (int e = allow_shared(kernel, bytes)) return e;
+  return start(kernel, dim3(pairs, a.splits), kScanThreads, bytes, early, stream, a, sel);
+}
+
+template <int D>
+int append_of(const AppendArgs& a, int early, cudaStream_t stream) {
+  int warps = a.rows * (a.query_heads + 2 * a.heads);
+  auto kernel = a.rope ? append_kv<D, true> : append_kv<D, false>;
+  return start(kernel, dim3((warps + 7) / 8), 256, 0, early, stream, a);
 }
 
 }  // namespace
 
 extern "C" {
 
+// Head dimensions other than 128 have 16-bit keys and values; with 256, 16 columns at most.
 int oasis_attention(const AttentionArgs* a, int pairs, int fp8, int early, cudaStream_t stream) {
   int columns = a->group * a->rows_per_request;
-  if (a->stages > 8 || columns > 32 || (fp8 && columns > 8)) return cudaErrorInvalidValue;
-  if (fp8) return attention_of<1, true>(*a, pairs, early, stream);
-  if (columns <= 8) return attention_of<1, false>(*a, pairs, early, stream);
-  if (columns <= 16) return attention_of<2, false>(*a, pairs, early, stream);
-  return attention_of<4, false>(*a, pairs, early, stream);
+  if (a->stages > 8 || columns > 32 || (fp8 && (columns > 8 || a->head_dim != kHeadDim)))
+    return cudaErrorInvalidValue;
+  if (fp8) return attention_of<128, 1, true>(*a, pairs, early, stream);
+  switch (a->head_dim) {
+    case 64:
+      if (columns <= 8) return attention_of<64, 1>(*a, pairs, early, stream);
+      if (columns <= 16) return attention_of<64, 2>(*a, pairs, early, stream);
+      return attention_of<64, 4>(*a, pairs, early, stream);
+    case 128:
+      if (columns <= 8) return attention_of<128, 1>(*a, pairs, early, stream);
+      if (columns <= 16) return attention_of<128, 2>(*a, pairs, early, stream);
+      return attention_of<128, 4>(*a, pairs, early, stream);
+    case 256:
+      if (columns <= 8) return attention_of<256, 1>(*a, pairs, early, stream);
+      if (columns <= 16) return attention_of<256, 2>(*a, pairs, early, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 int oasis_scan(const ScanArgs* a, const SelectArgs* sel, int pairs, int fp8, int scratch_bytes,
                int early, cudaStream_t stream) {
-  int ring = kScanWarps * a->stages * 8192;
-  int bytes = a->select && scratch_bytes > ring ? scratch_bytes : ring;
-  if (a->stages > 8 || a->group > 16) return cudaErrorInvalidValue;
-  if (a->group <= 8)
-    return fp8 ? scan_of<1, true>(*a, *sel, pairs, bytes, early, stream)
-               : scan_of<1, false>(*a, *sel, pairs, bytes, early, stream);
-  return fp8 ? scan_of<2, true>(*a, *sel, pairs, bytes, early, stream)
-             : scan_of<2, false>(*a, *sel, pairs, bytes, early, stream);
+  if (a->stages > 8 || a->group > 16 || (fp8 && a->head_dim != kHeadDim))
+    return cudaErrorInvalidValue;
+  bool few = a->group <= 8;
+  if (fp8)
+    return few ? scan_of<128, 1, true>(*a, *sel, pairs, scratch_bytes, early, stream)
+               : scan_of<128, 2, true>(*a, *sel, pairs, scratch_bytes, early, stream);
+  switch (a->head_dim) {
+    case 64:
+      return few ? scan_of<64, 1>(*a, *sel, pairs, scratch_bytes, early, stream)
+                 : scan_of<64, 2>(*a, *sel, pairs, scratch_bytes, early, stream);
+    case 128:
+      return few ? scan_of<128, 1>(*a, *sel, pairs, scratch_bytes, early, stream)
+                 : scan_of<128, 2>(*a, *sel, pairs, scratch_bytes, early, stream);
+    case 256:
+      return few ? scan_of<256, 1>(*a, *sel, pairs, scratch_bytes, early, stream)
+                 : scan_of<256, 2>(*a, *sel, pairs, scratch_bytes, early, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 int oasis_select(const SelectArgs* sel, const int* position, const int* step, int pairs,
@@ -90,14 +122,16 @@ int oasis_select(const SelectArgs* sel, const int* position, const int* step, in
 // CTAs off the SM: the gather then has its load queue for itself.
 int oasis_gather(const GatherArgs* a, int ctas, int threads, int bulk, int shared_bytes,
                  cudaStream_t stream) {
+  if (a->unit_bytes % (bulk ? kPieceBytes : kSmallPiece)) return cudaErrorInvalidValue;
   if (bulk) {
     if (bulk < 3 || bulk > kMaxRing) return cudaErrorInvalidValue;
     int bytes = bulk * kPieceBytes > shared_bytes ? bulk * kPieceBytes : shared_bytes;
     if (int e = allow_shared(gather_bulk, bytes)) return e;
     gather_bulk<<<ctas, 32, bytes, stream>>>(*a, bulk);
   } else {
-    if (int e = allow_shared(gather_warps, shared_bytes)) return e;
-    gather_warps<<<ctas, threads, shared_bytes, stream>>>(*a);
+    auto kernel = a->unit_bytes % kPieceBytes ? gather_warps<kSmallPiece> : gather_warps<kPieceBytes>;
+    if (int e = allow_shared(kernel, shared_bytes)) return e;
+    kernel<<<ctas, threads, shared_bytes, stream>>>(*a);
   }
   return launched();
 }
@@ -161,8 +195,15 @@ int oasis_silu_mul(const void* in, void* out, int rows, int width, int early,
 }
 
 int oasis_append(const AppendArgs* a, int early, cudaStream_t stream) {
-  int warps = a->rows * (a->query_heads + 2 * a->heads);
-  return start(append_kv, dim3((warps + 7) / 8), 256, 0, early, stream, *a);
+  switch (a->head_dim) {
+    case 64:
+      return append_of<64>(*a, early, stream);
+    case 128:
+      return append_of<128>(*a, early, stream);
+    case 256:
+      return append_of<256>(*a, early, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 // Wait until a counter in host memory, which the device raises, has reached `value`.
@@ -213,16 +254,26 @@ int oasis_pack_units(char* staging, const char* host, const long long* source, l
 // Load every kernel now, so that none is loaded while a graph is captured.
 int oasis_preload() {
   const void* kernels[] = {
-      reinterpret_cast<const void*>(paged_attention<1, false>),
-      reinterpret_cast<const void*>(paged_attention<2, false>),
-      reinterpret_cast<const void*>(paged_attention<4, false>),
-      reinterpret_cast<const void*>(paged_attention<1, true>),
-      reinterpret_cast<const void*>(scan_keys<1, false>),
-      reinterpret_cast<const void*>(scan_keys<1, true>),
-      reinterpret_cast<const void*>(scan_keys<2, false>),
-      reinterpret_cast<const void*>(scan_keys<2, true>),
+      reinterpret_cast<const void*>(paged_attention<64, 1, false>),
+      reinterpret_cast<const void*>(paged_attention<64, 2, false>),
+      reinterpret_cast<const void*>(paged_attention<64, 4, false>),
+      reinterpret_cast<const void*>(paged_attention<128, 1, false>),
+      reinterpret_cast<const void*>(paged_attention<128, 2, false>),
+      reinterpret_cast<const void*>(paged_attention<128, 4, false>),
+      reinterpret_cast<const void*>(paged_attention<256, 1, false>),
+      reinterpret_cast<const void*>(paged_attention<256, 2, false>),
+      reinterpret_cast<const void*>(paged_attention<128, 1, true>),
+      reinterpret_cast<const void*>(scan_keys<64, 1, false>),
+      reinterpret_cast<const void*>(scan_keys<64, 2, false>),
+      reinterpret_cast<const void*>(scan_keys<128, 1, false>),
+      reinterpret_cast<const void*>(scan_keys<128, 2, false>),
+      reinterpret_cast<const void*>(scan_keys<256, 1, false>),
+      reinterpret_cast<const void*>(scan_keys<256, 2, false>),
+      reinterpret_cast<const void*>(scan_keys<128, 1, true>),
+      reinterpret_cast<const void*>(scan_keys<128, 2, true>),
       reinterpret_cast<const void*>(select_blocks),
-      reinterpret_cast<const void*>(gather_warps),
+      reinterpret_cast<const void*>(gather_warps<kPieceBytes>),
+      reinterpret_cast<const void*>(gather_warps<kSmallPiece>),
       reinterpret_cast<const void*>(gather_bulk),
       reinterpret_cast<const void*>(scatter_units),
       reinterpret_cast<const void*>(mirror_blocks),
@@ -234,7 +285,12 @@ int oasis_preload() {
       reinterpret_cast<const void*>(delay),
       reinterpret_cast<const void*>(rms_norm),
       reinterpret_cast<const void*>(silu_mul),
-      reinterpret_cast<const void*>(append_kv),
+      reinterpret_cast<const void*>(append_kv<64, true>),
+      reinterpret_cast<const void*>(append_kv<64, false>),
+      reinterpret_cast<const void*>(append_kv<128, true>),
+      reinterpret_cast<const void*>(append_kv<128, false>),
+      reinterpret_cast<const void*>(append_kv<256, true>),
+      reinterpret_cast<const void*>(append_kv<256, false>),
   };
   for (const void* kernel : kernels) {
     cudaFuncAttributes attributes;

@@ -14,7 +14,7 @@ struct AttentionArgs {
   const int* table;          // [pairs][table_stride] unit index in the layer's pool
   const int* counts;         // [pairs] entries used, or null: fixed_count
   const int* position;       // [batch] position of the normal row's token
-  float* partial;            // [pairs * splits][columns][kHeadDim + 2]
+  float* partial;            // [pairs * splits][columns][head_dim + 2]
   int* tickets;              // [pairs], zero before and after
   long long table_stride;
   int fixed_count;           // < 0: all full blocks of the row
@@ -24,6 +24,7 @@ struct AttentionArgs {
   int splits, stages;
   float scale_log2;          // softmax scale times log2(e), times the scale of fp8 keys
   float value_scale;         // of fp8 values; 1 for bf16
+  int head_dim;              // 64, 128 or 256
 };
 
 struct TileRange {
@@ -70,9 +71,9 @@ __device__ __forceinline__ uint32_t query_pair(const __nv_bfloat16* q) {
   return pack_f16(__bfloat162float(q[0]), __bfloat162float(q[1]));
 }
 
-template <int NT, bool FP8>
+template <int D, int NT, bool FP8>
 __device__ __forceinline__ void load_query(const AttentionArgs& a, int request, int head,
-                                           int lane, uint32_t (&b)[NT][16]) {
+                                           int lane, uint32_t (&b)[NT][D / 8]) {
 #pragma unroll
   for (int nt = 0; nt < NT; ++nt) {
     int column = nt * 8 + lane / 4;
@@ -80,9 +81,9 @@ __device__ __forceinline__ void load_query(const AttentionArgs& a, int request, 
     int row = valid ? column / a.group : 0;
     int g = valid ? column % a.group : 0;
     const __nv_bfloat16* q = a.q + static_cast<long long>(row * a.batch + request) * a.q_stride +
-                             (head * a.group + g) * kHeadDim;
+                             (head * a.group + g) * D;
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
+    for (int j = 0; j < D / 16; ++j) {
       int k = j * 16 + 2 * (lane & 3);
       b[nt][2 * j] = valid ? query_pair<FP8>(q + k) : 0u;
       b[nt][2 * j + 1] = valid ? query_pair<FP8>(q + k + 8) : 0u;
@@ -92,13 +93,13 @@ __device__ __forceinline__ void load_query(const AttentionArgs& a, int request, 
 
 // Running softmax state of one warp: columns are (row, query head), split over lanes as in the
 // tensor-core accumulator: lane l holds columns 2(l%4), +1 of each n-tile.
-template <int NT>
+template <int D, int NT>
 struct SoftmaxState {
   float m[NT][2], l[NT][2];
-  float o[NT][8][4];
+  float o[NT][D / 16][4];
 };
 
-// Operand tiles i and i + 1 (i even) of a KV tile: keys are 0 to 7, values 8 to 15.
+// Operand tiles i and i + 1 (i even) of a KV tile: keys are 0 to D / 16 - 1, values follow.
 template <bool FP8>
 __device__ __forceinline__ void load_operands(const uint4* data, int i, int lane, uint4& first,
                                               uint4& second) {
@@ -116,17 +117,18 @@ __device__ __forceinline__ void mma(float (&c)[4], const uint4& a, uint32_t b0, 
   else mma_bf16(c, a, b0, b1);
 }
 
-template <int NT, bool FP8>
+template <int D, int NT, bool FP8>
 __device__ __forceinline__ void attend_tile(const AttentionArgs& a, const TileRange& r, int tile,
                                             const uint4* data, int lane,
-                                            const uint32_t (&bq)[NT][16], SoftmaxState<NT>& st) {
+                                            const uint32_t (&bq)[NT][D / 8],
+                                            SoftmaxState<D, NT>& st) {
   float s[NT][4], s2[NT][4];
 #pragma unroll
   for (int nt = 0; nt < NT; ++nt)
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[nt][i] = s2[nt][i] = 0.f;
 #pragma unroll
-  for (int j = 0; j < 8; j += 2) {
+  for (int j = 0; j < D / 16; j += 2) {
     uint4 k0, k1;
     load_operands<FP8>(data, j, lane, k0, k1);
 #pragma unroll
@@ -173,7 +175,7 @@ __device__ __forceinline__ void attend_tile(const AttentionArgs& a, const TileRa
     }
     if (__any_sync(kFull, corr[0] != 1.f || corr[1] != 1.f)) {
 #pragma unroll
-      for (int i = 0; i < 8; ++i)
+      for (int i = 0; i < D / 16; ++i)
 #pragma unroll
         for (int c = 0; c < 4; ++c) st.o[nt][i][c] *= corr[c & 1];
     }
@@ -181,9 +183,9 @@ __device__ __forceinline__ void attend_tile(const AttentionArgs& a, const TileRa
     p_high[nt] = transpose8(FP8 ? pack_f16(s[nt][2], s[nt][3]) : pack_bf16(s[nt][2], s[nt][3]));
   }
 #pragma unroll
-  for (int i = 0; i < 8; i += 2) {
+  for (int i = 0; i < D / 16; i += 2) {
     uint4 v0, v1;
-    load_operands<FP8>(data, 8 + i, lane, v0, v1);
+    load_operands<FP8>(data, D / 16 + i, lane, v0, v1);
 #pragma unroll
     for (int nt = 0; nt < NT; ++nt) {
       mma<FP8>(st.o[nt][i], v0, p_low[nt], p_high[nt]);
@@ -193,23 +195,24 @@ __device__ __forceinline__ void attend_tile(const AttentionArgs& a, const TileRa
 }
 
 // Merge `parts` partial results of one column at dimension d; stride in floats between parts.
+template <int D>
 __device__ __forceinline__ float merge_parts(const float* part, long long stride, int parts, int d,
                                              float& m_all, float& l_all) {
   m_all = -INFINITY;
-  for (int i = 0; i < parts; ++i) m_all = fmaxf(m_all, part[i * stride + kHeadDim]);
+  for (int i = 0; i < parts; ++i) m_all = fmaxf(m_all, part[i * stride + D]);
   float acc = 0.f;
   l_all = 0.f;
   float use = m_all == -INFINITY ? 0.f : m_all;
   for (int i = 0; i < parts; ++i) {
-    float w = exp2f(part[i * stride + kHeadDim] - use);
-    l_all += w * part[i * stride + kHeadDim + 1];
+    float w = exp2f(part[i * stride + D] - use);
+    l_all += w * part[i * stride + D + 1];
     acc += w * part[i * stride + d];
   }
   return acc;
 }
 
-template <int NT>
-__device__ __forceinline__ void spill_warp(float* part, int lane, SoftmaxState<NT>& st) {
+template <int D, int NT>
+__device__ __forceinline__ void spill_warp(float* part, int lane, SoftmaxState<D, NT>& st) {
 #pragma unroll
   for (int nt = 0; nt < NT; ++nt) {
 #pragma unroll
@@ -218,13 +221,13 @@ __device__ __forceinline__ void spill_warp(float* part, int lane, SoftmaxState<N
       l += __shfl_xor_sync(kFull, l, 4);
       l += __shfl_xor_sync(kFull, l, 8);
       l += __shfl_xor_sync(kFull, l, 16);
-      float* row = part + (nt * 8 + 2 * (lane & 3) + c) * (kHeadDim + 2);
+      float* row = part + (nt * 8 + 2 * (lane & 3) + c) * (D + 2);
       if (lane < 4) {
-        row[kHeadDim] = st.m[nt][c];
-        row[kHeadDim + 1] = l;
+        row[D] = st.m[nt][c];
+        row[D + 1] = l;
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < D / 16; ++i) {
         row[i * 16 + lane / 4] = st.o[nt][i][c];
         row[i * 16 + lane / 4 + 8] = st.o[nt][i][c + 2];
       }
@@ -232,22 +235,44 @@ __device__ __forceinline__ void spill_warp(float* part, int lane, SoftmaxState<N
   }
 }
 
-template <int NT>
+template <int D>
 __device__ __forceinline__ void write_output(const AttentionArgs& a, int request, int head,
-                                             const float* part, long long stride, int parts) {
-  int d = threadIdx.x;
+                                             const float* part, long long stride, int parts,
+                                             int d) {
   for (int column = 0; column < a.group * a.rows_per_request; ++column) {
     float m, l;
-    float acc = merge_parts(part + column * (kHeadDim + 2), stride, parts, d, m, l);
+    float acc = merge_parts<D>(part + column * (D + 2), stride, parts, d, m, l);
     int row = column / a.group, g = column % a.group;
     a.out[static_cast<long long>(row * a.batch + request) * a.out_stride +
-          (head * a.group + g) * kHeadDim + d] = __float2bfloat16(acc / l * a.value_scale);
+          (head * a.group + g) * D + d] = __float2bfloat16(acc / l * a.value_scale);
   }
 }
 
-template <int NT, bool FP8>
-__global__ void __launch_bounds__(kAttnThreads, 2) paged_attention(const AttentionArgs a) {
-  constexpr int kBytes = FP8 ? kTileBytes / 2 : kTileBytes;
+// Merge the warps' results of every column, for the last CTA of the pair.
+template <int D>
+__device__ __forceinline__ void write_partial(const AttentionArgs& a, const float* part,
+                                              long long stride, float* out, int d) {
+  for (int column = 0; column < a.group * a.rows_per_request; ++column) {
+    float m, l;
+    float acc = merge_parts<D>(part + column * (D + 2), stride, kAttnWarps, d, m, l);
+    float* row = out + column * (D + 2);
+    row[d] = acc;
+    if (d == 0) row[D] = m, row[D + 1] = l;
+  }
+}
+
+// Let each thread do its dimensions: one, of 256 two.
+template <int D, class Do>
+__device__ __forceinline__ void each_dimension(Do act) {
+  static_assert(D <= 2 * kAttnThreads);
+  if (D >= kAttnThreads || threadIdx.x < D) act(threadIdx.x);
+  if (D > kAttnThreads) act(threadIdx.x + kAttnThreads);
+}
+
+template <int D, int NT, bool FP8>
+__global__ void __launch_bounds__(kAttnThreads, D > 128 ? 1 : 2)
+    paged_attention(const AttentionArgs a) {
+  constexpr int kBytes = FP8 ? tile_bytes(D) / 2 : tile_bytes(D);
   extern __shared__ __align__(128) char smem[];
   __shared__ __align__(8) uint64_t bars[kAttnWarps * 8];
   __shared__ int last_cta;
@@ -280,46 +305,40 @@ __global__ void __launch_bounds__(kAttnThreads, 2) paged_attention(const Attenti
   };
   for (int i = 0; i < min(a.stages, mine); ++i) issue(i);
 
-  uint32_t bq[NT][16];
-  load_query<NT, FP8>(a, request, head, lane, bq);
-  SoftmaxState<NT> st;
+  uint32_t bq[NT][D / 8];
+  load_query<D, NT, FP8>(a, request, head, lane, bq);
+  SoftmaxState<D, NT> st;
 #pragma unroll
   for (int nt = 0; nt < NT; ++nt) {
     st.m[nt][0] = st.m[nt][1] = -INFINITY;
     st.l[nt][0] = st.l[nt][1] = 0.f;
 #pragma unroll
-    for (int i = 0; i < 8; ++i)
+    for (int i = 0; i < D / 16; ++i)
 #pragma unroll
       for (int c = 0; c < 4; ++c) st.o[nt][i][c] = 0.f;
   }
   int stage = 0, parity = 0;
   for (int i = 0; i < mine; ++i) {
     barrier_wait(bar_s + 8 * stage, parity);
-    attend_tile<NT, FP8>(a, r, tile_of(i), reinterpret_cast<const uint4*>(ring + stage * kBytes),
-                         lane, bq, st);
+    attend_tile<D, NT, FP8>(a, r, tile_of(i),
+                            reinterpret_cast<const uint4*>(ring + stage * kBytes), lane, bq, st);
     __syncwarp();
     if (i + a.stages < mine) issue(i + a.stages);
     if (++stage == a.stages) stage = 0, parity ^= 1;
   }
 
-  constexpr int kPart = NT * 8 * (kHeadDim + 2);
+  constexpr int kPart = NT * 8 * (D + 2);
   float* parts = reinterpret_cast<float*>(smem);
   __syncthreads();
-  spill_warp<NT>(parts + warp * kPart, lane, st);
+  spill_warp<D, NT>(parts + warp * kPart, lane, st);
   __syncthreads();
   if (a.splits == 1) {
-    write_output<NT>(a, request, head, parts, kPart, kAttnWarps);
+    each_dimension<D>(
+        [&](int d) { write_output<D>(a, request, head, parts, kPart, kAttnWarps, d); });
     return;
   }
   float* mine_out = a.partial + (static_cast<long long>(pair) * a.splits + split) * kPart;
-  for (int column = 0; column < a.group * a.rows_per_request; ++column) {
-    float m, l;
-    int d = threadIdx.x;
-    float acc = merge_parts(parts + column * (kHeadDim + 2), kPart, kAttnWarps, d, m, l);
-    float* row = mine_out + column * (kHeadDim + 2);
-    row[d] = acc;
-    if (d == 0) row[kHeadDim] = m, row[kHeadDim + 1] = l;
-  }
+  each_dimension<D>([&](int d) { write_partial<D>(a, parts, kPart, mine_out, d); });
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) last_cta = atomicAdd(&a.tickets[pair], 1) == a.splits - 1;
@@ -327,8 +346,8 @@ __global__ void __launch_bounds__(kAttnThreads, 2) paged_attention(const Attenti
   if (!last_cta) return;
   __threadfence();
   if (threadIdx.x == 0) a.tickets[pair] = 0;
-  write_output<NT>(a, request, head,
-                   a.partial + static_cast<long long>(pair) * a.splits * kPart, kPart, a.splits);
+  const float* all = a.partial + static_cast<long long>(pair) * a.splits * kPart;
+  each_dimension<D>([&](int d) { write_output<D>(a, request, head, all, kPart, a.splits, d); });
 }
 
 }  // namespace oasis

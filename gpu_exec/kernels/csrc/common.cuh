@@ -9,9 +9,12 @@
 
 namespace oasis {
 
-constexpr int kHeadDim = 128;
+constexpr int kHeadDim = 128;  // of the captured step; attention, scan and append know 64, 128, 256
 constexpr int kTileTokens = 16;
-constexpr int kTileBytes = 8192;  // 16 tokens: K tile (4 KB) then V tile (4 KB)
+
+// Bytes of a tile of 16 tokens, K then V, or of the extreme keys of 16 blocks, in 16 bits.
+__host__ __device__ constexpr int tile_bytes(int head_dim) { return 64 * head_dim; }
+
 constexpr unsigned kFull = 0xffffffffu;
 
 // Programmatic dependent launch: a kernel may start while its predecessor ends. It waits here

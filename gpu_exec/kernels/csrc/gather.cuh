@@ -4,7 +4,8 @@
 
 namespace oasis {
 
-constexpr int kPieceBytes = 8192;
+constexpr int kPieceBytes = 8192;   // every unit of the captured step is a multiple
+constexpr int kSmallPiece = 4096;   // of units that are not: 16 tokens of 64 dimensions
 constexpr int kGatherThreads = 512;  // upper bound of a warp-gather CTA
 constexpr int kMaxRing = 24;         // TMA gather: most pieces in flight per CTA
 
@@ -68,32 +69,35 @@ struct Piece {
 };
 
 // Lists may have been written since this kernel started: read them past the L1 cache.
+template <int kBytes = kPieceBytes>
 __device__ __forceinline__ Piece locate(const GatherArgs& a, int layer, long long begin,
                                         long long item) {
-  int pieces = a.unit_bytes / kPieceBytes;
+  int pieces = a.unit_bytes / kBytes;
   long long move = begin + item / pieces;
-  long long inside = (item % pieces) * kPieceBytes;
+  long long inside = (item % pieces) * kBytes;
   return {a.host + __ldcg(a.source + move) * a.unit_bytes + inside,
           a.pool + layer * a.layer_bytes +
               static_cast<long long>(__ldcg(a.target + move)) * a.unit_bytes + inside};
 }
 
+template <int kBytes = kPieceBytes>
 __device__ __forceinline__ void list_range(const GatherArgs& a, int layer, long long& begin,
                                            long long& items) {
   long long row = static_cast<long long>(a.phase ? *a.phase : 0) * a.layers + layer;
   begin = __ldcg(a.bounds + 2 * row);
-  items = (__ldcg(a.bounds + 2 * row + 1) - begin) * (a.unit_bytes / kPieceBytes);
+  items = (__ldcg(a.bounds + 2 * row + 1) - begin) * (a.unit_bytes / kBytes);
 }
 
 constexpr int kNothing = 0x7fffffff;  // what a claim returns once the gather is stopped
 
 // First layer from `layer` on with unclaimed pieces; the lanes look at 32 layers at once.
+template <int kBytes = kPieceBytes>
 __device__ __forceinline__ int open_layer(const GatherArgs& a, int layer) {
   if (a.ready) return layer;
   for (; layer < a.layer_end; layer += 32) {
     int mine = layer + (threadIdx.x & 31);
     long long begin, items = 0;
-    if (mine < a.layer_end) list_range(a, mine, begin, items);
+    if (mine < a.layer_end) list_range<kBytes>(a, mine, begin, items);
     bool open = mine < a.layer_end && load_flag(&a.cursor[mine]) < items;
     unsigned found = __ballot_sync(kFull, open);
     if (found) return layer + __ffs(found) - 1;
@@ -101,17 +105,18 @@ __device__ __forceinline__ int open_layer(const GatherArgs& a, int layer) {
   return a.layer_end;
 }
 
-// One warp per 8 KB piece, pieces claimed from the layer's cursor. The next claim and its
+// One warp per piece, pieces claimed from the layer's cursor. The next claim and its
 // addresses are fetched while the current piece is on its way.
+template <int kBytes>
 __global__ void __launch_bounds__(kGatherThreads) gather_warps(const GatherArgs a) {
   const int lane = threadIdx.x & 31;
   unsigned long long moved = 0;
   bool halted = false;
-  for (int layer = open_layer(a, a.layer_begin); layer < a.layer_end && !halted;
-       layer = open_layer(a, layer + 1)) {
+  for (int layer = open_layer<kBytes>(a, a.layer_begin); layer < a.layer_end && !halted;
+       layer = open_layer<kBytes>(a, layer + 1)) {
     wait_ready(a, layer);
     long long begin, items;
-    list_range(a, layer, begin, items);
+    list_range<kBytes>(a, layer, begin, items);
     auto claim = [&] {
       int item = kNothing;
       if (lane == 0 && !stopped(a)) item = atomicAdd(&a.cursor[layer], 1);
@@ -120,18 +125,18 @@ __global__ void __launch_bounds__(kGatherThreads) gather_warps(const GatherArgs 
     int item = __shfl_sync(kFull, claim(), 0);
     halted = item == kNothing;
     if (item >= items) continue;
-    Piece p = locate(a, layer, begin, item);
+    Piece p = locate<kBytes>(a, layer, begin, item);
     while (true) {
       int next = claim();
       const uint4* from = reinterpret_cast<const uint4*>(p.from) + lane;
       uint4* to = reinterpret_cast<uint4*>(p.to) + lane;
-      uint4 v[16];
+      uint4 v[kBytes / 512];
 #pragma unroll
-      for (int i = 0; i < 16; ++i) v[i] = load_host(from + i * 32);
+      for (int i = 0; i < kBytes / 512; ++i) v[i] = load_host(from + i * 32);
       next = __shfl_sync(kFull, next, 0);
-      if (next < items) p = locate(a, layer, begin, next);
+      if (next < items) p = locate<kBytes>(a, layer, begin, next);
 #pragma unroll
-      for (int i = 0; i < 16; ++i) __stcs(to + i * 32, v[i]);
+      for (int i = 0; i < kBytes / 512; ++i) __stcs(to + i * 32, v[i]);
       ++moved;
       halted = next == kNothing;
       if (next >= items) break;

@@ -27,7 +27,7 @@ OASIS_BOTH int value_index(int token, int d) {
   return (d >> 4) * 256 + operand_index(d & 15, token);
 }
 
-// Byte offset inside a key tile of element k of block row r: k < 128 is max[k], else min[k - 128].
+// Byte offset inside a key tile of element k of block row r: k < D is max[k], else min[k - D].
 OASIS_BOTH int bound_offset(int r, int k, int fp8) {
   int inside = operand_index(r, k & 15);
   if (!fp8) return ((k >> 4) * 256 + inside) * 2;

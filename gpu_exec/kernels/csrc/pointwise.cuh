@@ -97,15 +97,16 @@ __global__ void __launch_bounds__(256) silu_mul(const __nv_bfloat16* in, __nv_bf
 
 struct AppendArgs {
   __nv_bfloat16* qkv;            // [rows][width], row = j * batch + request; q rotated in place
-  const __nv_bfloat16* q_norm;   // [128] or null
-  const __nv_bfloat16* k_norm;   // [128] or null
-  const float2* rope;            // [positions][64] cos, sin
+  const __nv_bfloat16* q_norm;   // [head_dim] or null
+  const __nv_bfloat16* k_norm;   // [head_dim] or null
+  const float2* rope;            // [positions][head_dim / 2] cos, sin, or null: rotated already
   char* pool;                    // this layer's units
   char* keys;                    // this layer's min/max tiles, or null
   const int* position;           // [batch]
   int batch, rows, query_heads, heads, width;
   int block_tokens, slots_per_pair, local_slot, tiles_per_pair, fp8;
   float eps;
+  int head_dim;                  // 64, 128 or 256
 };
 
 // Largest e4m3 value <= x (up false) or smallest >= x (up true), saturating.
@@ -125,16 +126,18 @@ __device__ __forceinline__ uint32_t round_e4m3(float x, bool up) {
 }
 
 struct Bounds {
-  char* at[4];     // max of dimensions d, d + 64, then min of the same
+  char* at[4];     // max of dimensions d, d + D / 2, then min of the same
   uint32_t old[4];
 };
 
-// Fetch a block's bounds of dimensions d, d + 1, d + 64, d + 65, all loads in flight at once.
+// Fetch a block's bounds of dimensions d, d + 1 and of their partners D / 2 on, all loads in
+// flight at once.
+template <int D>
 __device__ __forceinline__ Bounds load_bounds(char* tile, int r, int d, int fp8) {
   Bounds b;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    b.at[i] = tile + bound_offset(r, d + 64 * i, fp8);
+    b.at[i] = tile + bound_offset(r, d + D / 2 * i, fp8);
     b.old[i] = fp8 ? *reinterpret_cast<const uint16_t*>(b.at[i])
                    : *reinterpret_cast<const uint32_t*>(b.at[i]);
   }
@@ -165,8 +168,11 @@ __device__ __forceinline__ void merge_bounds(const Bounds& b, float2 low, float2
   }
 }
 
-// One warp per (row, head): norm, rotation, write K and V into the active block, min/max.
+// One warp per (row, head): norm, rotation, write K and V into the active block, min/max. A lane
+// has pairs of neighbours in the lower half of the dimensions and their partners in the upper.
+template <int D, bool ROTATE>
 __global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
+  constexpr int kParts = D > 128 ? D / 128 : 1;
   begin_dependent();
   const int lane = threadIdx.x & 31;
   const int parts = a.query_heads + 2 * a.heads;
@@ -174,60 +180,90 @@ __global__ void __launch_bounds__(256) append_kv(const AppendArgs a) {
   if (item >= a.rows * parts) return;
   const int row = item / parts, part = item % parts;
   const int j = row / a.batch, request = row % a.batch;
-  __nv_bfloat16* data = a.qkv + static_cast<long long>(row) * a.width + part * kHeadDim;
-  __nv_bfloat162* low_p = reinterpret_cast<__nv_bfloat162*>(data) + lane;
-  __nv_bfloat162* high_p = low_p + 32;
-  const __nv_bfloat162 low_in = *low_p, high_in = *high_p;
+  const bool idle = D < 128 && lane >= D / 4;
+  __nv_bfloat16* data = a.qkv + static_cast<long long>(row) * a.width + part * D;
+  __nv_bfloat162* low_p = reinterpret_cast<__nv_bfloat162*>(data) + (idle ? 0 : lane);
+  __nv_bfloat162* high_p = low_p + D / 4;
+  __nv_bfloat162 low_in[kParts], high_in[kParts];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) low_in[i] = low_p[32 * i], high_in[i] = high_p[32 * i];
   const int position = a.position[request] + j;
   const bool is_query = part < a.query_heads, is_key = !is_query && part < a.query_heads + a.heads;
   const int head = is_key ? part - a.query_heads : part - a.query_heads - a.heads;
   const int pair = request * a.heads + head;
   const int block = position / a.block_tokens, token = position % a.block_tokens;
-  const bool bounded = is_key && a.keys != nullptr && j == 0;
-  Bounds bounds{};
+  const bool bounded = is_key && a.keys != nullptr && j == 0 && !idle;
+  Bounds bounds[kParts]{};
   if (bounded) {
     char* tile = a.keys + (static_cast<long long>(pair) * a.tiles_per_pair + block / 16) *
-                              (a.fp8 ? 4096 : 8192);
-    bounds = load_bounds(tile, block & 15, 2 * lane, a.fp8);
+                              (a.fp8 ? tile_bytes(D) / 2 : tile_bytes(D));
+#pragma unroll
+    for (int i = 0; i < kParts; ++i)
+      bounds[i] = load_bounds<D>(tile, block & 15, 2 * lane + 64 * i, a.fp8);
   }
-  float2 low = __bfloat1622float2(low_in), high = __bfloat1622float2(high_in);
-  if (is_query || is_key) {
-    const float4 rope =
-        reinterpret_cast<const float4*>(a.rope)[static_cast<long long>(position) * 32 + lane];
+  float2 low[kParts], high[kParts];
+#pragma unroll
+  for (int i = 0; i < kParts; ++i)
+    low[i] = __bfloat1622float2(low_in[i]), high[i] = __bfloat1622float2(high_in[i]);
+  if (ROTATE && (is_query || is_key)) {
+    const float4* rope = reinterpret_cast<const float4*>(a.rope) +
+                         static_cast<long long>(position) * (D / 4) + (idle ? 0 : lane);
+    float4 turn[kParts];
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) turn[i] = rope[32 * i];
     const __nv_bfloat16* norm = is_query ? a.q_norm : a.k_norm;
     if (norm) {
-      float2 wl = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane]);
-      float2 wh = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162*>(norm)[lane + 32]);
-      float sum = warp_sum(low.x * low.x + low.y * low.y + high.x * high.x + high.y * high.y);
-      float scale = rsqrtf(sum / kHeadDim + a.eps);
-      low.x *= scale * wl.x, low.y *= scale * wl.y;
-      high.x *= scale * wh.x, high.y *= scale * wh.y;
+      const __nv_bfloat162* weight =
+          reinterpret_cast<const __nv_bfloat162*>(norm) + (idle ? 0 : lane);
+      float2 wl[kParts], wh[kParts];
+      float square = 0.f;
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        wl[i] = __bfloat1622float2(weight[32 * i]);
+        wh[i] = __bfloat1622float2(weight[D / 4 + 32 * i]);
+        square += low[i].x * low[i].x + low[i].y * low[i].y + high[i].x * high[i].x +
+                  high[i].y * high[i].y;
+      }
+      float scale = rsqrtf(warp_sum(idle ? 0.f : square) / D + a.eps);
+#pragma unroll
+      for (int i = 0; i < kParts; ++i) {
+        low[i].x *= scale * wl[i].x, low[i].y *= scale * wl[i].y;
+        high[i].x *= scale * wh[i].x, high[i].y *= scale * wh[i].y;
+      }
     }
-    float2 l = low, h = high;
-    low = make_float2(l.x * rope.x - h.x * rope.y, l.y * rope.z - h.y * rope.w);
-    high = make_float2(h.x * rope.x + l.x * rope.y, h.y * rope.z + l.y * rope.w);
+#pragma unroll
+    for (int i = 0; i < kParts; ++i) {
+      float2 l = low[i], h = high[i];
+      low[i] = make_float2(l.x * turn[i].x - h.x * turn[i].y, l.y * turn[i].z - h.y * turn[i].w);
+      high[i] = make_float2(h.x * turn[i].x + l.x * turn[i].y, h.y * turn[i].z + l.y * turn[i].w);
+    }
   }
-  const __nv_bfloat162 low_b = __floats2bfloat162_rn(low.x, low.y);
-  const __nv_bfloat162 high_b = __floats2bfloat162_rn(high.x, high.y);
-  if (is_query) {
-    *low_p = low_b, *high_p = high_b;
-    return;
-  }
+  if (idle) return;
   long long unit = static_cast<long long>(pair) * a.slots_per_pair + a.local_slot + (block & 1);
   __nv_bfloat16* out = reinterpret_cast<__nv_bfloat16*>(
-      a.pool + unit * a.block_tokens * (kTileBytes / kTileTokens) +
-      (token / kTileTokens) * kTileBytes);
-  const int t = token % kTileTokens, d = 2 * lane;
-  if (!is_key) {
-    out += kTileBytes / 4;
-    out[value_index(t, d)] = low_b.x, out[value_index(t, d + 1)] = low_b.y;
-    out[value_index(t, d + 64)] = high_b.x, out[value_index(t, d + 65)] = high_b.y;
-    return;
+      a.pool + unit * a.block_tokens * (tile_bytes(D) / kTileTokens) +
+      (token / kTileTokens) * tile_bytes(D));
+  const int t = token % kTileTokens;
+#pragma unroll
+  for (int i = 0; i < kParts; ++i) {
+    const __nv_bfloat162 low_b = __floats2bfloat162_rn(low[i].x, low[i].y);
+    const __nv_bfloat162 high_b = __floats2bfloat162_rn(high[i].x, high[i].y);
+    const int d = 2 * lane + 64 * i;
+    if (is_query) {
+      low_p[32 * i] = low_b, high_p[32 * i] = high_b;
+    } else if (!is_key) {
+      __nv_bfloat16* values = out + tile_bytes(D) / 4;
+      values[value_index(t, d)] = low_b.x, values[value_index(t, d + 1)] = low_b.y;
+      values[value_index(t, d + D / 2)] = high_b.x;
+      values[value_index(t, d + D / 2 + 1)] = high_b.y;
+    } else {
+      *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d)) = low_b;
+      *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d + D / 2)) = high_b;
+      if (bounded)
+        merge_bounds(bounds[i], __bfloat1622float2(low_b), __bfloat1622float2(high_b), token == 0,
+                     a.fp8);
+    }
   }
-  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d)) = low_b;
-  *reinterpret_cast<__nv_bfloat162*>(out + key_index(t, d + 64)) = high_b;
-  if (bounded)
-    merge_bounds(bounds, __bfloat1622float2(low_b), __bfloat1622float2(high_b), token == 0, a.fp8);
 }
 
 }  // namespace oasis

@@ -22,23 +22,24 @@ struct ScanArgs {
   int splits, stages;
   int select;              // run selection on the pair's scores
   int max_blocks;
+  int head_dim;            // 64, 128 or 256
 };
 
-// q+ against max (k < 128), q- against min; column n of the tile is query head n % group.
-template <int NT, bool FP8>
+// q+ against max (k < D), q- against min; column n of the tile is query head n % group.
+template <int D, int NT, bool FP8>
 __device__ __forceinline__ void load_scan_query(const __nv_bfloat16* q, int group, int lane,
-                                                uint32_t (&b)[NT][32]) {
+                                                uint32_t (&b)[NT][D / 4]) {
 #pragma unroll
   for (int nt = 0; nt < NT; ++nt) {
-    const __nv_bfloat16* row = q + ((nt * 8 + lane / 4) % group) * kHeadDim;
+    const __nv_bfloat16* row = q + ((nt * 8 + lane / 4) % group) * D;
 #pragma unroll
-    for (int j = 0; j < 16; ++j)
+    for (int j = 0; j < D / 8; ++j)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        int k = (j * 16 + 2 * (lane & 3) + 8 * half) & (kHeadDim - 1);
+        int k = (j * 16 + 2 * (lane & 3) + 8 * half) & (D - 1);
         float x = __bfloat162float(row[k]), y = __bfloat162float(row[k + 1]);
-        x = j < 8 ? fmaxf(x, 0.f) : fminf(x, 0.f);
-        y = j < 8 ? fmaxf(y, 0.f) : fminf(y, 0.f);
+        x = j < D / 16 ? fmaxf(x, 0.f) : fminf(x, 0.f);
+        y = j < D / 16 ? fmaxf(y, 0.f) : fminf(y, 0.f);
         if (FP8) {
           b[nt][2 * j + half] = pack_f16(x, y);
         } else {
@@ -48,16 +49,17 @@ __device__ __forceinline__ void load_scan_query(const __nv_bfloat16* q, int grou
   }
 }
 
-template <int NT, bool FP8>
+template <int D, int NT, bool FP8>
 __device__ __forceinline__ void score_tile(const uint4* data, int lane,
-                                           const uint32_t (&bq)[NT][32], float& low, float& high) {
+                                           const uint32_t (&bq)[NT][D / 4], float& low,
+                                           float& high) {
   float c[NT][2][4];
 #pragma unroll
   for (int nt = 0; nt < NT; ++nt)
 #pragma unroll
     for (int i = 0; i < 4; ++i) c[nt][0][i] = c[nt][1][i] = 0.f;
 #pragma unroll
-  for (int j = 0; j < 16; j += 2) {
+  for (int j = 0; j < D / 8; j += 2) {
     uint4 k0, k1;
     if (FP8) {
       uint4 raw = data[(j / 2) * 32 + lane];
@@ -89,14 +91,15 @@ __device__ __forceinline__ void score_tile(const uint4* data, int lane,
   }
 }
 
-template <int NT, bool FP8>
-__global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
+template <int D, int NT, bool FP8>
+__global__ void __launch_bounds__(kScanThreads, D > 128 ? 1 : NT == 1 ? 3 : 2)
     scan_keys(const ScanArgs a, const SelectArgs sel) {
   extern __shared__ __align__(128) char smem[];
   __shared__ __align__(8) uint64_t bars[kScanWarps * 8];
   __shared__ int last_cta;
-  constexpr int kBytes = FP8 ? 4096 : 8192;  // of one tile
-  constexpr int kChunk = 8192 / kBytes;      // tiles per bulk copy
+  constexpr int kStage = tile_bytes(D);           // of one bulk copy
+  constexpr int kBytes = FP8 ? kStage / 2 : kStage;  // of one tile
+  constexpr int kChunk = kStage / kBytes;
   begin_dependent();
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
   const int pair = blockIdx.x, split = blockIdx.y;
@@ -107,7 +110,7 @@ __global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
   const int chunks = (tiles + kChunk - 1) / kChunk;
   const int begin = chunks * split / a.splits, end = chunks * (split + 1) / a.splits;
   const int mine = end - begin > warp ? (end - begin - warp + kScanWarps - 1) / kScanWarps : 0;
-  char* ring = smem + static_cast<size_t>(warp) * a.stages * 8192;
+  char* ring = smem + static_cast<size_t>(warp) * a.stages * kStage;
   const uint32_t ring_s = shared_address(ring), bar_s = shared_address(&bars[warp * 8]);
   if (lane < a.stages) barrier_init(bar_s + 8 * lane, 1);
   barrier_init_done();
@@ -118,14 +121,14 @@ __global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
       int stage = i % a.stages, chunk = begin + warp + i * kScanWarps;
       int bytes = min(kChunk, tiles - chunk * kChunk) * kBytes;
       barrier_expect(bar_s + 8 * stage, bytes);
-      bulk_load(ring_s + stage * 8192, keys + chunk * 8192ll, bytes, bar_s + 8 * stage);
+      bulk_load(ring_s + stage * kStage, keys + static_cast<long long>(chunk) * kStage, bytes,
+                bar_s + 8 * stage);
     }
   };
   for (int i = 0; i < min(a.stages, mine); ++i) issue(i);
-  uint32_t bq[NT][32];
-  load_scan_query<NT, FP8>(a.q + static_cast<long long>(request) * a.q_stride +
-                               head * a.group * kHeadDim,
-                           a.group, lane, bq);
+  uint32_t bq[NT][D / 4];
+  load_scan_query<D, NT, FP8>(
+      a.q + static_cast<long long>(request) * a.q_stride + head * a.group * D, a.group, lane, bq);
   float* scores = a.scores + pair * a.score_stride;
   int stage = 0, parity = 0;
   for (int i = 0; i < mine; ++i) {
@@ -133,8 +136,8 @@ __global__ void __launch_bounds__(kScanThreads, NT == 1 ? 3 : 2)
     float low[kChunk], high[kChunk];
 #pragma unroll
     for (int t = 0; t < kChunk; ++t)
-      score_tile<NT, FP8>(reinterpret_cast<const uint4*>(ring + stage * 8192 + t * kBytes), lane,
-                          bq, low[t], high[t]);
+      score_tile<D, NT, FP8>(reinterpret_cast<const uint4*>(ring + stage * kStage + t * kBytes),
+                             lane, bq, low[t], high[t]);
     __syncwarp();
     if (i + a.stages < mine) issue(i + a.stages);
     if (++stage == a.stages) stage = 0, parity ^= 1;
