@@ -1,10 +1,11 @@
 """What the shipped recordings show, beside an independent recording of the same model.
 
-    python benchmarks/recording_check.py [--out validation/recordings.json]
+    python benchmarks/recording_check.py [--all-layers FOLDER] [--out validation/recordings.json]
 
 The reference was recorded with another program, on other texts of the same kinds (three prompts of
 4,096 tokens, all layers, a drafter that is accepted 70 % of the time). Its numbers are means over
-the three texts, and so are those compared with it here.
+the three texts, and so are those compared with it here. FOLDER holds the three recordings made with
+all layers (``--layers all``), which are not shipped.
 """
 
 from __future__ import annotations
@@ -51,27 +52,35 @@ def main() -> None:
     """Compute every row, compare, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, help="write the numbers as JSON, too")
+    parser.add_argument("--all-layers", type=Path, help="folder of recordings of all layers")
     arguments = parser.parse_args()
     rows = [row for name in (*COMPARED, *OTHERS) for row in rows_of(name)]
+    folder = arguments.all_layers
+    whole = [row for name in COMPARED for row in rows_of(name, folder)] if folder else []
     found = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": commit(),
         "command": "python benchmarks/recording_check.py",
         "reference": REFERENCE,
         "compared": compare(rows),
+        "compared_all_layers": compare(whole) if whole else [],
         "rows": rows,
+        "rows_all_layers": whole,
     }
-    for row in rows:
+    for row in (*rows, *whole):
         print(markdown(row))
-    for each in found["compared"]:
-        print(f"K = {each['budget_tokens']}: largest distance {each['largest_distance']:.3f}")
+    for name in ("compared", "compared_all_layers"):
+        for each in found[name]:
+            print(f"{name}, K = {each['budget_tokens']}: {each['largest_distance']:.3f}")
+            for key, value in each["means"].items():
+                print(f"  {key}: {REFERENCE[each['budget_tokens']][key]:.3f} / {value:.3f}")
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
-def rows_of(name: str) -> list[dict[str, Any]]:
+def rows_of(name: str, folder: Path = ROOT / "traces") -> list[dict[str, Any]]:
     """Return a recording's rows, one per budget that its prompt is at least twice."""
-    trace = load_trace(ROOT / "traces" / f"{name}.npz")
+    trace = load_trace(folder / f"{name}.npz")
     prompt = int(trace.meta["prompt_tokens"])
     budgets = [budget for budget in (*BUDGETS, 4096) if budget * 2 <= prompt + budget // 2]
     predictors = ["oracle_mass", "current", "previous", "draft"]

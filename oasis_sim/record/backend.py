@@ -182,6 +182,7 @@ def _load(place: ModelPlace, dtype: Any) -> tuple[Any, Any]:
     from transformers.utils import logging
 
     from oasis_sim.record.attention import register_attention
+    from oasis_sim.record.gguf_weights import load_gguf_model
 
     register_attention()
     logging.set_verbosity_error()
@@ -189,14 +190,20 @@ def _load(place: ModelPlace, dtype: Any) -> tuple[Any, Any]:
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     if place.gguf:
         options["gguf_file"] = place.gguf
-    weights = {"dtype": dtype, "attn_implementation": ATTENTION_NAME}
-    if not place.gguf:
-        weights["use_safetensors"] = True
     try:
         # The GGUF loader draws its own progress bars.
         with contextlib.redirect_stderr(io.StringIO()):
             tokenizer = AutoTokenizer.from_pretrained(place.folder, **options)
-            module = AutoModelForCausalLM.from_pretrained(place.folder, **options, **weights)
+            if place.gguf:
+                module = load_gguf_model(str(place.path), dtype, ATTENTION_NAME)
+            else:
+                module = AutoModelForCausalLM.from_pretrained(
+                    place.folder,
+                    dtype=dtype,
+                    attn_implementation=ATTENTION_NAME,
+                    use_safetensors=True,
+                    **options,
+                )
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - the loaders raise anything on a broken file

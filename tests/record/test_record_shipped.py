@@ -116,8 +116,11 @@ def test_documented_numbers_are_those_of_the_traces():
 
 
 def test_recordings_lie_where_an_independent_one_does():
-    """Mass, overlap and new blocks at 512 and 1,024 tokens are within 0.03, over three texts."""
+    """Overlap and new blocks are within 0.02, mass within 0.02 at 1,024 and 0.035 at 512 tokens."""
     committed = json.loads((ROOT / "validation" / "recordings.json").read_text("utf-8"))
-    assert [512, 1024] == [each["budget_tokens"] for each in committed["compared"]]
-    for each in committed["compared"]:
-        assert each["largest_distance"] < 0.03
+    for name in ("compared", "compared_all_layers"):
+        assert [512, 1024] == [each["budget_tokens"] for each in committed[name]]
+        for each in committed[name]:
+            far = 0.035 if each["budget_tokens"] == 512 else 0.02
+            for key, distance in each["distance"].items():
+                assert abs(distance) < (far if key.startswith("mass") else 0.02)
