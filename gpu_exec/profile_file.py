@@ -138,7 +138,8 @@ def _transport_lines(name: str, transport: Transport) -> list[str]:
     units = ", ".join(f"{round(x)} B" for x in transport.bytes_per_s.x)
     rates = ", ".join(f"{_n(y)} B/s" for y in transport.bytes_per_s.y)
     idle = ", ".join(_n(transport.idle_speedup.at(x)) for x in transport.bytes_per_s.x)
-    return [
+    covered = transport.linear_covered
+    lines = [
         f"{name}:",
         f"  unit: [{units}]",
         f"  rate: [{rates}]",
@@ -146,6 +147,9 @@ def _transport_lines(name: str, transport: Transport) -> list[str]:
         f"  fixed: {transport.fixed_ps} ps",
         f"  slowdown: {_slowdown(transport.slowdown)}",
     ]
+    if covered is not None:
+        lines.append(f"  linear_covered: {_curve(covered, 'rows', 'factor')}")
+    return lines
 
 
 def _slowdown(slowdown: Slowdown) -> str:

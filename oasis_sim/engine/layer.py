@@ -22,6 +22,7 @@ from oasis_sim.engine.streams import (
     SELECTION,
     TRANSFER,
     finish,
+    finish_linear,
     forget,
     push,
 )
@@ -46,7 +47,8 @@ def run_layer(
     scalars, transfer_end, ring, cursor = state
     forget(ring, cursor, now)
     mark[0] = now
-    mark[1] = finish(now, times.qkv, times.rates[LINEAR], ring, cursor)
+    linear = times.rates[LINEAR]
+    mark[1] = finish_linear(now, times.qkv, linear, times.covered, ring, cursor)
     mark[6] = max(mark[1], scalars[PREDICTION_FREE])
     mark[7] = finish(mark[6], times.prediction, times.rates[BACKGROUND], ring, cursor)
     mark[8] = max(mark[7], scalars[SELECTION_FREE])
@@ -79,6 +81,6 @@ def run_layer(
     scalars[PREDICTION_FREE] = mark[7]
     scalars[SELECTION_FREE] = mark[9]
     mark[4] = mark[3]
-    end: int = finish(mark[4], times.output_ffn, times.rates[LINEAR], ring, cursor)
+    end: int = finish_linear(mark[4], times.output_ffn, linear, times.covered, ring, cursor)
     mark[5] = end
     return end

@@ -47,7 +47,7 @@ from oasis_sim.engine.streams import (
     SELECTION,
     TRANSFER,
     alike,
-    finish,
+    finish_linear,
     forget,
     look,
     shift,
@@ -217,14 +217,14 @@ def run_step(
     now = scalars[NOW]
     out[OUT_START] = now
     forget(ring, cursor, now)
-    done = finish(now, times.prefill, linear, ring, cursor)
+    done = finish_linear(now, times.prefill, linear, times.covered, ring, cursor)
     out[OUT_PREFILL] = done - now
     now = _run_layers(state, times, transfer, group, done, out, marks)
     out[OUT_LAUNCH] = times.launch_per_layer * layers + times.launch_per_step
     forget(ring, cursor, now)
-    done = finish(now, times.lm_head, linear, ring, cursor)
+    done = finish_linear(now, times.lm_head, linear, times.covered, ring, cursor)
     out[OUT_LM_HEAD] = done - now
-    now = finish(done, times.draft, linear, ring, cursor)
+    now = finish_linear(done, times.draft, linear, times.covered, ring, cursor)
     out[OUT_DRAFT] = now - done
     if times.join:
         joined = drain(state, times, now, out, marks)

@@ -59,6 +59,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         rates=_rates(cost, linear_rows),
         join=costs.launch.join_streams,
         idle=round(RATE_ONE / cost.transport.idle_speedup.at(share.unit_bytes(scheme))),
+        covered=_covered(cost, linear_rows),
     )
     _check_length(cost, rows, prices)
     return prices
@@ -99,3 +100,9 @@ def _rates(cost: CostModel, rows: int) -> npt.NDArray[np.int64]:
     """Return fixed-point progress rates, int64[3, 3] (see `pipeline.StepTimes`)."""
     factors = np.array(cost.slowdowns(rows))
     return np.asarray(np.round(RATE_ONE / factors), dtype=np.int64)
+
+
+def _covered(cost: CostModel, rows: int) -> int:
+    """Return the fixed-point progress of linear layers that a transfer covers whole, or 0."""
+    curve = cost.transport.linear_covered
+    return 0 if curve is None else round(RATE_ONE / curve.at(max(rows, 1)))

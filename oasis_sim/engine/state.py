@@ -60,7 +60,8 @@ class StepTimes(NamedTuple):
     is the fixed-point share of a layer's transfer that its own attention waits for.
     With `join` a step ends when all its streams have (one CUDA graph per step); without, its
     transfers may reach into the next step. `idle` is the fixed-point share of its time that the
-    rest of a transfer takes once a joined step's other work is done.
+    rest of a transfer takes once a joined step's other work is done. `covered` is the progress of
+    linear layers beside a transfer that is busy all the time (0: as beside one that is not).
     """
 
     prefill: int
@@ -80,6 +81,7 @@ class StepTimes(NamedTuple):
     next_layer: bool = False
     correction: int = 0
     idle: int = RATE_ONE
+    covered: int = 0
 
 
 def new_state(layers: int, start_ps: int = 0) -> PipelineState:

@@ -101,6 +101,27 @@ def finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> i
 
 
 @compiled
+def finish_linear(
+    start: int, work: int, rates: Int64, covered: int, ring: Int64, cursor: Int64
+) -> int:
+    """Return when linear layers are done: as `finish`, and no later than beside endless transfers.
+
+    Those let them progress at the rate `covered` (0: not told apart). A kernel is slowed whole by a
+    transfer that touches it, so that one which covers a part costs more for its time.
+    """
+    done: int = finish(start, work, rates, ring, cursor)
+    if covered <= 0 or work <= 0:
+        return done
+    longest = ((work << RATE_BITS) + covered - 1) // covered
+    if done - start <= longest:
+        return done
+    others = rates.copy()
+    others[TRANSFER] = RATE_ONE
+    bound: int = finish(start, longest, others, ring, cursor)
+    return min(done, bound)
+
+
+@compiled
 def look(ring: Int64, cursor: Int64, free: Int64, now: int, found: Int64) -> bool:
     """Describe what each stream still has to do after `now`, relative to it; False if too much.
 

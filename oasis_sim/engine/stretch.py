@@ -91,6 +91,7 @@ class StretchCosts(NamedTuple):
     correction: int
     join: bool
     idle: int
+    covered: int
 
 
 @compiled
@@ -142,6 +143,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
         costs.next_layer,
         costs.correction,
         costs.idle,
+        costs.covered,
     )
 
 

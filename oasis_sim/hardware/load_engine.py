@@ -100,24 +100,28 @@ def _read_prefill(fields: Fields) -> Prefill:
 
 
 def _read_slowdown(fields: Fields) -> Slowdown:
-    linear = fields.child("linear")
-    factors = linear.numbers("factor", low=1.0, high=LARGEST_SLOWDOWN)
-    rows = linear.numbers("rows", low=1, high=1e6)
     return Slowdown(
-        linear=read_curve(linear, "rows", rows, factors),
+        linear=_factors_by_rows(fields.child("linear")),
         attention=fields.number("attention", low=1.0, high=LARGEST_SLOWDOWN),
         prediction=fields.number("prediction", low=1.0, high=LARGEST_SLOWDOWN),
     )
 
 
+def _factors_by_rows(fields: Fields) -> Curve:
+    factors = fields.numbers("factor", low=1.0, high=LARGEST_SLOWDOWN)
+    return read_curve(fields, "rows", fields.numbers("rows", low=1, high=1e6), factors)
+
+
 def _read_transport(fields: Fields) -> Transport:
     units = fields.quantities("unit", parse_bytes, within=bounds.CURVE_SIZE)
     rates = fields.quantities("rate", parse_bandwidth, within=bounds.BANDWIDTH)
+    covered = fields.has("linear_covered")
     return Transport(
         bytes_per_s=read_curve(fields, "unit", units, rates),
         fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
         slowdown=_read_slowdown(fields.child("slowdown")),
         idle_speedup=_read_idle_speedup(fields, units),
+        linear_covered=_factors_by_rows(fields.child("linear_covered")) if covered else None,
     )
 
 

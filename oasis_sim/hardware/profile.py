@@ -73,12 +73,15 @@ class Transport:
     `bytes_per_s` is the rate by unit size in bytes; `fixed_ps` the cost of one layer's transfer
     however small; `slowdown` what it does to the work beside it. `idle_speedup` is how much faster
     it is, by unit size, once a step's other work is done (in engines that wait for it there).
+    `linear_covered` bounds what it does to linear layers, by rows: their slowdown beside a transfer
+    that covers them whole (None: `slowdown` alone).
     """
 
     bytes_per_s: Curve
     fixed_ps: int
     slowdown: Slowdown
     idle_speedup: Curve = NO_CHANGE
+    linear_covered: Curve | None = None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,37 @@ Steps = Generator[simpy.Event, Any, Any]
 
 
 @dataclass
+class Progress:
+    """Follow an amount of work; `spans` are [rate, time], progress is rounded down in each."""
+
+    amount: int
+    rates: Sequence[int]
+    spans: list[list[int]] = field(default_factory=list)
+
+    def left(self, spans: int | None = None) -> int:
+        """Return the work left after all spans, or after the first of them."""
+        return self.amount - sum(rate * time >> RATE_BITS for rate, time in self.spans[:spans])
+
+    def needed(self, busy: Sequence[bool]) -> int | None:
+        """Begin a span, or go on with one of the same rate; return the time to its end, if any."""
+        rate = RATE_ONE
+        for stream, factor in enumerate(self.rates):
+            if busy[stream]:
+                rate = (rate * factor) >> RATE_BITS
+        if not self.spans or self.spans[-1][0] != rate:
+            self.spans.append([rate, 0])
+        if rate == 0:
+            return None
+        return -(-(self.left(-1) << RATE_BITS) // rate) - self.spans[-1][1]
+
+    def passed(self, time: int) -> None:
+        """Add time to the last span; what begins and ends at one moment is no span."""
+        self.spans[-1][1] += time
+        while self.spans and self.spans[-1][1] == 0:
+            self.spans.pop()
+
+
+@dataclass
 class EventPipeline:
     """Run steps with one process per stream; `ends` collects the end of each step."""
 
@@ -55,39 +86,38 @@ class EventPipeline:
         old, self.changed = self.changed, self.env.event()
         old.succeed()
 
-    def _work(self, amount: int, rates: Sequence[int]) -> Steps:
+    def _work(self, amount: int, rates: Sequence[int], covered: int = 0) -> Steps:
         """Do an amount of work, slower while the streams with a rate are busy.
 
-        `spans` are [rate, time] with another rate each; progress is rounded down in each of them.
+        With `covered` it is done at the latest when it would be beside endless transfers, at that
+        rate.
         """
-        spans: list[list[int]] = []
-        while amount > sum(rate * time >> RATE_BITS for rate, time in spans):
-            rate = RATE_ONE
-            for stream, factor in enumerate(rates):
-                if self.busy[stream]:
-                    rate = (rate * int(factor)) >> RATE_BITS
-            if not spans or spans[-1][0] != rate:
-                spans.append([rate, 0])
-            left = amount - sum(rate * time >> RATE_BITS for rate, time in spans[:-1])
+        ways = [Progress(amount, [int(rate) for rate in rates])]
+        if covered:
+            others = [int(rate) for rate in rates]
+            others[TRANSFER] = RATE_ONE
+            ways.append(Progress(-(-(amount << RATE_BITS) // covered), others))
+        while all(way.left() > 0 for way in ways):
             start, changed = self.env.now, self.changed
-            if rate > 0:
-                needed = -(-(left << RATE_BITS) // rate) - spans[-1][1]
-                yield self.env.timeout(needed) | changed
+            needed = [time for way in ways if (time := way.needed(self.busy)) is not None]
+            if needed:
+                yield self.env.timeout(min(needed)) | changed
             else:
                 yield changed
-            spans[-1][1] += self.env.now - start
-            # What begins and ends at one moment is no span of its own.
-            while spans and spans[-1][1] == 0:
-                spans.pop()
+            for way in ways:
+                way.passed(self.env.now - start)
+
+    def _linear(self, amount: int, times: StepTimes) -> Steps:
+        yield from self._work(amount, times.rates[LINEAR], times.covered)
 
     def _foreground(self) -> Steps:
         for t, times in enumerate(self.steps):
-            linear, attention = times.rates[LINEAR], times.rates[ATTENTION]
-            yield from self._work(times.prefill, linear)
+            attention = times.rates[ATTENTION]
+            yield from self._linear(times.prefill, times)
             waited = 0
             for layer in range(len(self.transfers[t])):
                 yield self.env.timeout(times.launch_per_layer)
-                yield from self._work(times.qkv, linear)
+                yield from self._linear(times.qkv, times)
                 self.event("qkv", t, layer).succeed()
                 asked = self.env.now
                 if times.on_demand:
@@ -102,9 +132,9 @@ class EventPipeline:
                 waited += self.env.now - asked
                 yield from self._work(times.attention, attention)
                 self.event("attention", t, layer).succeed()
-                yield from self._work(times.output_ffn, linear)
-            yield from self._work(times.lm_head, linear)
-            yield from self._work(times.draft, linear)
+                yield from self._linear(times.output_ffn, times)
+            yield from self._linear(times.lm_head, times)
+            yield from self._linear(times.draft, times)
             self.event("alone", t).succeed()
             asked = self.env.now
             if times.join:

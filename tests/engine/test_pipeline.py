@@ -69,6 +69,7 @@ def one_step(
 durations = st.integers(0, 2_000)
 idle_shares = st.sampled_from([RATE_ONE, RATE_ONE, RATE_ONE // 2, 700_000])
 rate = st.sampled_from([0, RATE_ONE // 3, RATE_ONE // 2, 700_000, RATE_ONE])
+covered_rates = st.sampled_from([0, 0, RATE_ONE // 4, RATE_ONE // 2, 800_000, RATE_ONE])
 
 
 @st.composite
@@ -86,7 +87,7 @@ def pipelines(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
         if idle < RATE_ONE:  # a prediction that outlasts the foreground would be computed again
             rates[BACKGROUND] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
-        modes = (bool(next_layer), correction, idle)
+        modes = (bool(next_layer), correction, idle, draw(covered_rates))
         steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes))
         transfers.append([draw(durations) for _ in range(layers)])
     return steps, transfers
@@ -116,6 +117,7 @@ def alike_layers(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
     idle = draw(idle_shares)
     if idle < RATE_ONE:
         rates[BACKGROUND] = RATE_ONE
+    covered = draw(covered_rates)
     short, long = st.integers(0, 40), st.sampled_from([0, 10, 90, 200])
     numbers = [draw(short) for _ in range(11)]
     join = draw(st.booleans())
@@ -123,7 +125,7 @@ def alike_layers(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
     for _ in range(draw(st.integers(1, 5))):
         # Attention takes longer as contexts grow.
         numbers[2] += draw(st.integers(0, 2))
-        modes = (bool(next_layer), correction, idle)
+        modes = (bool(next_layer), correction, idle, covered)
         steps.append(StepTimes(*numbers, bool(on_demand), rates, join, *modes))
         first, second = draw(st.tuples(short, short) | st.tuples(long, long))
         second = draw(st.sampled_from([first, second]))
