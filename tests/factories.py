@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from oasis_sim.engine.holdups import HOLDUPS
 from oasis_sim.engine.result import (
     BOUNDS,
     STAGES,
@@ -156,5 +157,6 @@ def tiny_result(**changes: Any) -> RunResult:
         bounds=RooflineBounds(30.0, 66.0),
         schedule=None,
         notes=("two requests only",),
+        held_ps=dict.fromkeys(HOLDUPS, 0) | {"requests": 4 * STEP_PS},
     )
     return replace(result, **changes)

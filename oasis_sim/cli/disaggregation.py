@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from oasis_sim.scheme import Scheme
 
 MOST_NODES = 4_096
+MOST_AT_ONCE = 1_000_000
 
 DISAGGREGATION_OPTIONS = (
     click.option(
@@ -49,6 +50,13 @@ DISAGGREGATION_OPTIONS = (
         help="Host memory of a prefill node that keeps KV for others.  [default: the network's]",
     ),
     click.option(
+        "--transfers-at-once",
+        "at_once",
+        type=click.IntRange(1, MOST_AT_ONCE),
+        help="Most hand-overs under way to one decode node; others wait for their turn.  "
+        "[default: no bound]",
+    ),
+    click.option(
         "--fault",
         "faults",
         metavar="KIND:PARTS",
@@ -57,14 +65,18 @@ DISAGGREGATION_OPTIONS = (
         "prefill:node=0,at=100s; repeat for several (docs/disaggregation.md).",
     ),
 )
-OPTION_NAMES = {"remote_bytes": "remote-memory", "faults": "fault"}
+OPTION_NAMES = {
+    "remote_bytes": "remote-memory",
+    "at_once": "transfers-at-once",
+    "faults": "fault",
+}
 WORKERS_OPTION = click.option(
     "--workers",
     type=click.IntRange(1, 1024),
     help="Processes that decode nodes of a disaggregated run may use; results do not depend on "
     "it.  [default: 1, for large runs all cores]",
 )
-DISAGGREGATION_PARTS = ("network", "transfer", "prefix_hits", "remote_bytes", "faults")
+DISAGGREGATION_PARTS = ("network", "transfer", "prefix_hits", "remote_bytes", "at_once", "faults")
 
 
 def disaggregation_options(command: Command) -> Command:

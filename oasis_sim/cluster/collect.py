@@ -36,6 +36,7 @@ class Fixed:
 def collect(fixed: Fixed, loop: ClusterLoop, nodes: list[NodeSteps], end: int) -> ClusterResult:
     """Return the result; `nodes` are the steps of the decode nodes, `end` the last request's."""
     record = loop.record
+    loop.watch.holdups.change(end, None)
     run, node = _run_of(fixed, loop, nodes)
     # What is sent is held from then on: the loop's own nodes have noted it, decoding or not.
     held = [
@@ -94,6 +95,7 @@ def _run_of(
         bounds=_bounds(fixed, nodes, totals),
         schedule=None,
         notes=notes,
+        held_ps=loop.watch.holdups.time_ps,
         folded=totals,
     )
     return run, owner[order]

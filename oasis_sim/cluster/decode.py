@@ -46,7 +46,8 @@ class Hooks(NamedTuple):
 class DecodeNode:
     """Decode what arrives, one step after the other.
 
-    `waiting` are requests that a prefill node has ready but for which there is no room yet;
+    `waiting` are requests that a prefill node has ready and that are not sent yet: `lacking` names
+    the memory that has no room for the first of them, if any. `sending` are on their way;
     `arrived` join at the next step.
     """
 
@@ -64,6 +65,8 @@ class DecodeNode:
         self.hbm = Pool(f"HBM pool of decode node {number}", plan.kv_pool_bytes)
         self.host = Pool(f"host memory of decode node {number}", plan.host_capacity_bytes)
         self.waiting: deque[Visit] = deque()
+        self.lacking: str | None = None
+        self.sending = 0
         self.arrived: list[Visit] = []
         self.log = NodeLog(sizes)
         self.batch = Batch(sizes, walks)
@@ -77,6 +80,12 @@ class DecodeNode:
         """Say that something has changed that the next step must see."""
         if self._poke is not None and not self._poke.triggered:
             self._poke.succeed()
+
+    def shortage(self, visit: Visit) -> str | None:
+        """Name the memory that has no room for a request, if any."""
+        if visit.hbm_bytes > self.hbm.free_bytes:
+            return "hbm"
+        return "host" if visit.host_bytes > self.host.free_bytes else None
 
     def stall(self, time_ps: int) -> None:
         """Let the node stand still for a time from the next step boundary on."""

@@ -21,7 +21,8 @@ class Cluster:
 
     `transfer`: the whole KV of a prompt (full), or what an extra decode step selects (partial).
     `prefix_hits` is the share of a prompt whose KV the prefill node holds already. `remote_bytes`
-    is the host memory of one prefill node that may hold KV for decode nodes.
+    is the host memory of one prefill node that may hold KV for decode nodes. `at_once` is the most
+    hand-overs that are under way to one decode node (None: no bound).
     """
 
     prefill: int
@@ -30,6 +31,7 @@ class Cluster:
     transfer: str
     prefix_hits: float
     remote_bytes: int
+    at_once: int | None
     faults: Faults
 
     @property
@@ -65,6 +67,7 @@ def load_cluster(
         spec.transfer,
         spec.prefix_hits,
         remote,
+        spec.at_once,
         read_faults(spec.faults, spec.prefill, spec.decode),
     )
 

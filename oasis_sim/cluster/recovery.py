@@ -88,6 +88,8 @@ class Recovery:
         lost = [visit for visit in mine if visit.stage < Stage.DECODING]
         for visit in lost:
             self._undo(visit)
+        for decode in loop.decode:
+            loop.hand_over(decode)
         if lost:
             loop.env.timeout(timeout).callbacks.append(lambda _: self._restart(lost))
 
@@ -100,6 +102,7 @@ class Recovery:
         if visit.stage is Stage.STAGED:
             loop.decode[visit.decode].waiting.remove(visit)
         elif visit.stage is Stage.SENDING:
+            loop.end_turn(visit)
             loop.transport.cancel(visit)
             arrived = loop.decode[visit.decode].arrived
             if visit in arrived:

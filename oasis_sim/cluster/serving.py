@@ -7,7 +7,6 @@ end, so that no request is ever preempted.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -19,29 +18,18 @@ from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.prefill import PrefillNode
 from oasis_sim.cluster.record import Record
 from oasis_sim.cluster.recovery import Recovery
+from oasis_sim.cluster.router import Router
 from oasis_sim.cluster.sizes import fetch_prices
 from oasis_sim.cluster.steps import FetchCosts
 from oasis_sim.cluster.transport import Transport
 from oasis_sim.cluster.visit import Stage, Visit
+from oasis_sim.cluster.watch import Watch
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.walks import Walks
 from oasis_sim.errors import RunFailed
 
 Progress = Callable[[int, int], None]
-
-
-class Router:
-    """Promise requests to the decode node that was given the fewest tokens so far."""
-
-    def __init__(self, nodes: int) -> None:
-        self._given = [(0, node) for node in range(nodes)]
-
-    def decode(self, tokens: int) -> int:
-        """Return the node of the next request."""
-        given, node = heapq.heappop(self._given)
-        heapq.heappush(self._given, (given + tokens, node))
-        return node
 
 
 class ClusterLoop:
@@ -76,6 +64,7 @@ class ClusterLoop:
         self.visits: dict[int, Visit] = {}
         self.homeless: list[Visit] = []
         self._plan, self._walks, self._progress = plan, walks, progress
+        self.watch = Watch(self)
         self._slot: simpy.Event | None = None
         self._over = self.env.event()
         self._arriving = True
@@ -111,8 +100,10 @@ class ClusterLoop:
         for index in range(len(self.book)):
             delay = self.book.due_ps(index) - self.now_ps
             if delay > 0:
+                self.watch.look()
                 yield self.env.timeout(delay)
             while self.book.at_limit():
+                self.watch.look()
                 self._slot = self.env.event()
                 yield self._slot
             visit = Visit(self.book.arrive(index, self.now_ps, self._walks))
@@ -120,6 +111,7 @@ class ClusterLoop:
             if self._admits(visit):
                 self.send_to_prefill(visit)
         self._arriving = False
+        self.watch.look()
         self._look_for_end()
 
     def _admits(self, visit: Visit) -> bool:
@@ -143,6 +135,7 @@ class ClusterLoop:
         node = min(alive, key=lambda n: (n.load_ps, n.number))
         visit.decode = self.router.decode(visit.job.prompt + visit.job.output)
         node.enter(visit)
+        self.watch.look()
 
     def _begun(self, visit: Visit) -> None:
         """Note that a prefill begins: the node keeps the KV from now on."""
@@ -152,6 +145,7 @@ class ClusterLoop:
         requests, index = self.record.requests, visit.job.index
         requests.prefill_node[index], requests.decode_node[index] = visit.prefill, visit.decode
         requests.prefill_start_ps[index] = self.now_ps
+        self.watch.look()
 
     def _computed(self, visit: Visit) -> None:
         """Take the first token (two with an extra step), and hand the request over."""
@@ -175,16 +169,27 @@ class ClusterLoop:
         self.hand_over(node)
 
     def hand_over(self, node: DecodeNode) -> None:
-        """Send what waits for a decode node, in order, as far as there is room."""
-        while node.waiting:
+        """Send what waits for a decode node, in order, as far as there is room and its turn."""
+        at_once = self.cluster.at_once
+        node.lacking = None
+        while node.waiting and (at_once is None or node.sending < at_once):
             visit = node.waiting[0]
-            if visit.hbm_bytes > node.hbm.free_bytes or visit.host_bytes > node.host.free_bytes:
-                return
+            node.lacking = node.shortage(visit)
+            if node.lacking:
+                break
             node.waiting.popleft()
             node.hbm.change(visit.hbm_bytes)
             node.host.change(visit.host_bytes)
-            visit.stage = Stage.SENDING
+            node.sending += 1
+            visit.stage, visit.in_turn = Stage.SENDING, True
             self.env.process(self._send(visit, node, visit.life))
+        self.watch.look()
+
+    def end_turn(self, visit: Visit) -> None:
+        """Note that a hand-over is no longer under way."""
+        if visit.in_turn:
+            visit.in_turn = False
+            self.decode[visit.decode].sending -= 1
 
     def _send(self, visit: Visit, node: DecodeNode, life: int) -> Generator[simpy.Event, Any, None]:
         """Carry a request's KV to its decode node; it joins the batch when all is there."""
@@ -196,6 +201,8 @@ class ClusterLoop:
         yield from self.transport.carry(visit, parts, life)
         if visit.life != life:
             return
+        self.end_turn(visit)
+        self.hand_over(node)
         self.book.first_token(visit.job, self.now_ps)
         if visit.need is None:
             self.free_staging(visit)

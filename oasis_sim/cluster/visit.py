@@ -27,8 +27,9 @@ class Visit:
 
     `prefill` and `decode` are nodes of their kind. `need` is what partial fetching sends and
     fetches (None: everything is sent). `hbm_bytes` and `host_bytes` are reserved on the decode
-    node, `staged_bytes` on the prefill node. `age` counts the decode steps on this decode node,
-    `life` the prefills: what was started in an earlier life is void.
+    node, `staged_bytes` on the prefill node. `in_turn`: its hand-over is under way. `age` counts
+    the decode steps on this decode node, `life` the prefills: what was started in an earlier life
+    is void.
     """
 
     job: Job
@@ -41,6 +42,7 @@ class Visit:
     staged_bytes: int = 0
     held_bytes: int = 0
     prefill_ps: int = 0
+    in_turn: bool = False
     age: int = 0
     life: int = 0
     flows: list[Flow] = field(default_factory=list)

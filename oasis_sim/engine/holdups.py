@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-HOLDUPS = ("hbm", "host", "concurrency", "prefill", "arrivals", "requests")
+HOLDUPS = ("hbm", "host", "concurrency", "prefill_nodes", "prefill", "arrivals", "requests")
 """Kinds: memory that refused the head of the queue, clients at their limit, requests that wait for
-a place in prefill, no request there although some will come, none left to come."""
+a prefill node, or for a place in prefill on the GPUs that decode, no request there although some
+will come, none left to come."""
 
 
 class Holdups:

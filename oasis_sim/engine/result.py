@@ -149,7 +149,7 @@ class RunResult:
 
     `itl_ps` and `itl_count` give inter-token latencies with multiplicity: `itl_count[i]` tokens
     came `itl_ps[i]` picoseconds after their predecessor. `held_ps` is the time for which each kind
-    of ``holdups`` kept the batch from growing, None where it was not observed (several nodes).
+    of ``holdups`` kept the batch from growing.
     """
 
     scenario: Scenario
@@ -163,8 +163,8 @@ class RunResult:
     bounds: RooflineBounds
     schedule: Schedule | None
     notes: tuple[str, ...]
+    held_ps: Mapping[str, int]
     folded: StepTotals | None = None
-    held_ps: Mapping[str, int] | None = None
 
     @cached_property
     def totals(self) -> StepTotals:

@@ -68,7 +68,8 @@ class DisaggregationSpec:
 
     `network` names a network profile, `transfer` is full or partial, `prefix_hits` the share of
     every prompt that prefill need not compute, `remote_bytes` the host memory of a prefill node
-    for others (None: the network profile's), `faults` the texts of `--fault`.
+    for others (None: the network profile's), `at_once` the most hand-overs under way to a decode
+    node (None: no bound), `faults` the texts of `--fault`.
     """
 
     prefill: int
@@ -77,6 +78,7 @@ class DisaggregationSpec:
     transfer: str
     prefix_hits: float = 0.0
     remote_bytes: int | None = None
+    at_once: int | None = None
     faults: tuple[str, ...] = ()
 
 

@@ -32,6 +32,7 @@ def summarise_cluster(result: ClusterResult) -> dict[str, Any]:
         "transfer": cluster.transfer,
         "prefix_hits": cluster.prefix_hits,
         "remote_bytes": cluster.remote_bytes,
+        "transfers_at_once": cluster.at_once,
         "faults": " ".join(cluster.faults.texts) or None,
     }
     throughput = summary["throughput"]

@@ -107,8 +107,8 @@ def _nodes(spec: ScenarioSpec) -> dict[str, Any]:
     if nodes is None:
         return {}
     parts = dataclasses.asdict(nodes)
-    faults = parts.pop("faults")
-    return {"disaggregation": parts | ({"faults": list(faults)} if faults else {})}
+    more = {"at_once": parts.pop("at_once"), "faults": list(parts.pop("faults"))}
+    return {"disaggregation": parts | {name: value for name, value in more.items() if value}}
 
 
 def _read_nodes(fields: Fields) -> DisaggregationSpec | None:
@@ -122,6 +122,7 @@ def _read_nodes(fields: Fields) -> DisaggregationSpec | None:
         transfer=child.text("transfer", choices=("full", "partial")),
         prefix_hits=child.number("prefix_hits", 0.0, high=1.0),
         remote_bytes=_optional(child, "remote_bytes", low=0),
+        at_once=_optional(child, "at_once", low=1),
         faults=child.texts("faults") if child.has("faults") else (),
     )
 

@@ -10,6 +10,7 @@ LIMITS = {
     "requests": "requests",
     "arrivals": "arrivals",
     "prefill": "prefill",
+    "prefill_nodes": "prefill nodes",
     "hbm": "HBM pool",
     "host": "host memory",
 }
@@ -23,6 +24,7 @@ HELD_UP = {
     "concurrency": "clients were at their limit",
     "arrivals": "no request waited",
     "prefill": "requests waited for prefill",
+    "prefill_nodes": "requests waited for one",
     "hbm": "it refused the next request",
     "host": "it refused the next request",
 }
@@ -35,9 +37,9 @@ def batch_limit(summary: Summary) -> Row:
     parts = [f"HBM pool: {_fit(tiers['hbm']['requests_that_fit'], summary)}"]
     if host_fit is not None:
         parts.insert(0, f"host memory: {_fit(host_fit, summary)}")
-    share = summary.get("batch_limit_share_of_time")
-    if share is not None and summary["batch_limit"] in HELD_UP:
-        parts.insert(0, f"{percent(share)} of the time {HELD_UP[summary['batch_limit']]}")
+    if summary["batch_limit"] in HELD_UP:
+        share = percent(summary["batch_limit_share_of_time"])
+        parts.insert(0, f"{share} of the time {HELD_UP[summary['batch_limit']]}")
     if scenario["concurrency"] is None:
         parts.append("no limit of concurrency")
     else:

@@ -75,6 +75,7 @@ def _batch_limit(summary: Summary) -> tuple[str, str]:
         "requests": f"there is no more than {counted(scenario['requests'], 'request')}",
         "arrivals": "memory would hold more than arrive",
         "prefill": "requests wait for a place in prefill",
+        "prefill_nodes": "requests wait for a prefill node",
         "hbm": f"HBM holds about {counted(hbm['requests_that_fit'], 'request')}: KV pool "
         f"{gibibytes(hbm['kv_pool_bytes'])} / {gibibytes(hbm['decode_request_bytes'])} {each}",
         "host": f"host memory holds about {counted(host['requests_that_fit'], 'request')}: "

@@ -10,6 +10,7 @@ import pytest
 
 from oasis_sim.engine import simulate
 from oasis_sim.engine.costs import CostModel
+from oasis_sim.engine.holdups import HOLDUPS
 from oasis_sim.engine.result import RunResult
 from oasis_sim.metrics import summarise
 from oasis_sim.metrics.overload import offered
@@ -27,22 +28,22 @@ def asked(prompt: int, requests: int, concurrency: int | None) -> RunResult:
 
 
 @pytest.mark.parametrize(
-    ("prompt", "requests", "concurrency", "host_gb", "limit"),
+    ("held", "limit", "share"),
     [
-        (16_384, 400, 2, 200, "concurrency"),
-        (16_384, 90, 128, 200, "requests"),
-        (16_384, 400, 128, 200, "host"),
-        (16_384, 400, 128, 400, "hbm"),
-        (1_000, 400, 128, 200, "hbm"),
+        ({"requests": 5}, "requests", 1.0),
+        ({"arrivals": 3, "prefill": 4}, "prefill", 4 / 7),
+        ({"hbm": 1, "prefill": 4, "requests": 5}, "hbm", 0.1),
+        ({"hbm": 1, "host": 2, "arrivals": 1}, "host", 0.5),
+        ({"prefill_nodes": 2, "concurrency": 1, "requests": 7}, "prefill_nodes", 0.2),
+        ({"prefill_nodes": 1, "arrivals": 3}, "arrivals", 0.75),
     ],
 )
-def test_the_smallest_limit_is_named(
-    prompt: int, requests: int, concurrency: int, host_gb: int, limit: str
-) -> None:
-    """HBM holds 108 sparse requests or 27 dense ones, 200 GB of host memory 100."""
-    run = asked(prompt, requests, concurrency)
-    run = replace(run, memory=replace(run.memory, host_capacity_bytes=host_gb * GB))
-    assert summarise(run)["batch_limit"] == limit
+def test_the_longest_holdup_is_named(held: dict[str, int], limit: str, share: float) -> None:
+    """Where something was refused, prefill and the end of the requests do not count."""
+    run = tiny_result(held_ps=dict.fromkeys(HOLDUPS, 0) | held)
+    found = summarise(run)
+    assert found["batch_limit"] == limit
+    assert found["batch_limit_share_of_time"] == pytest.approx(share)
 
 
 def test_what_fits_is_counted_in_the_phase_in_which_requests_decode() -> None:
@@ -183,19 +184,7 @@ def test_one_long_request_does_not_make_memory_the_limit() -> None:
     found = summarise(result)
     assert found["tiers"]["host"]["requests_that_fit"] < found["steps"]["running_batch"]["max"]
     assert found["batch_limit"] not in ("hbm", "host")
-    assert result.held_ps is not None
     assert result.held_ps["host"] == 0
-
-
-def test_memory_filled_by_prefill_limits_the_batch() -> None:
-    """Prefill holds memory too: a full pool with few rows is not for want of arrivals."""
-    due = np.array([0, PS_PER_S], dtype=np.int64)
-    load = replace(closed_loop(2, 16_384, 4), arrival_ps=due)
-    for held, limit in ((50 * GB, "requests"), (5 * GB, "arrivals")):
-        steps = tiny_steps(hbm_kv_bytes=np.full(4, held), sparse_rows=np.full(4, 0, dtype=np.int32))
-        steps = replace(steps, dense_rows=np.full(4, 1, dtype=np.int32))
-        run = tiny_result(scenario=tiny_scenario(workload=load, concurrency=None), steps=steps)
-        assert limit == summarise(run)["batch_limit"]
 
 
 def test_proxies_need_a_row_that_selected() -> None:

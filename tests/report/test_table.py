@@ -206,9 +206,9 @@ def test_what_bounds_the_run_is_a_share_of_time() -> None:
 
 
 def test_the_limit_of_the_batch_is_named() -> None:
-    """Every limit is there, the smallest one by name."""
+    """Every limit is there, the one that held up longest by name."""
     assert lines_of(tiny_result())["Batch limited by"] == (
-        "concurrency | host memory: 100 fit; HBM pool: 27 fit; concurrency: 2"
+        "requests | host memory: 100 fit; HBM pool: 27 fit; concurrency: 2; 2 requests in all"
     )
 
 
