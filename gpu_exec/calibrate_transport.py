@@ -6,10 +6,13 @@ import statistics
 from dataclasses import replace
 
 from gpu_exec.calibration_points import (
+    COVER_SHARE,
     LOAD_BATCH,
     LOAD_SHARE,
     NEIGHBOUR_ROWS,
     OVERLAP_SHARE,
+    PAIR_BATCHES,
+    PAUSE_SHARE,
     TRANSFER_BATCH,
     TRANSFER_COUNTS,
     UNIT_BLOCKS,
@@ -77,11 +80,15 @@ class TransportCalibration:
             beside = self.measure("naive").slowdown
         else:
             beside = self._beside_transfer(name, loaded)
+        covered = None
+        if name == "sm_gather":
+            covered = curve([(2.0 * b, self._covered(name, loaded, b)) for b in PAIR_BATCHES])
         return Transport(
             curve([(units[b], 1e3 / line.slope * keeps[b]) for b, line in alone.items()]),
             round(alone[first].fixed * PS_PER_MS),
             beside,
             curve([(units[b], after[b]) for b in UNIT_BLOCKS]),
+            covered,
         )
 
     def _load(self, name: str, block: int, line: Line) -> float:
@@ -137,3 +144,16 @@ class TransportCalibration:
         """Return the slowdown of a probe beside a transfer that covers most of it."""
         pair, busy = self._with_transfer(name, line, alone, OVERLAP_SHARE)
         return slowdown(self._book.ms(alone), busy, self._book.ms(pair))
+
+    def _covered(self, name: str, line: Line, batch: int) -> float:
+        """Return the slowdown of linear layers that a transfer covers whole.
+
+        It begins with them in every layer, outlasts them and ends in a pause.
+        """
+        alone = StepProbe((LINEAR,), batch)
+        time = self._book.ms(alone)
+        pair, _ = self._with_transfer(name, line, alone, COVER_SHARE)
+        pause_us = round(1e3 * PAUSE_SHARE * time / self._model.layers, 1)
+        rest = replace(alone, pause_us=pause_us)
+        more = self._book.ms(replace(pair, pause_us=pause_us)) - self._book.ms(rest)
+        return max(1.0, 1.0 + more / time)

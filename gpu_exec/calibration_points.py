@@ -11,7 +11,7 @@ ATTENTION_BATCHES = (4, 12, 24, 56, 112, 176)
 DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144))
 SCAN_POINTS = ((12, 12_288), (24, 24_576), (56, 12_288), (88, 24_576), (144, 12_288))
 SELECTION_POINTS = ((12, 6_144), (12, 24_576), (112, 6_144), (112, 24_576))
-PAIR_BATCHES = (24, 56, 88, 120)
+PAIR_BATCHES = (24, 56, 88, 120, 152)
 BACKGROUND_BATCHES = (56, 112)
 TRANSFER_BATCH = 24
 UNIT_BLOCKS = (16, 32, 64)
@@ -19,6 +19,8 @@ UNIT_BLOCKS = (16, 32, 64)
 TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (2.0, 6.0), "naive": (1.0, 3.0)}
 DRAFT_BATCHES = (24, 88)
 OVERLAP_SHARE = 0.7
+COVER_SHARE, PAUSE_SHARE = 2.4, 2.4
+"""A transfer that covers all linear layers, and the pause in which it ends, in units of theirs."""
 LOAD_BATCH = 56
 LOAD_SHARE = 2.0
 NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "naive": (56, 120)}

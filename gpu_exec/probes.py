@@ -23,7 +23,11 @@ SELECTION, TRANSFER, DRAFT, MIRROR = "selection", "transfer", "draft", "mirror"
 
 @dataclass(frozen=True)
 class StepProbe:
-    """Run a step with only `stages` on; `per_head` blocks are moved per row, head and layer."""
+    """Run a step with only `stages` on; `per_head` blocks are moved per row, head and layer.
+
+    Every layer rests for `pause_us` after its QKV, before its transfer may start: in that time the
+    transfer of the layer before it may end, and nothing else runs.
+    """
 
     stages: tuple[str, ...]
     batch: int
@@ -33,6 +37,7 @@ class StepProbe:
     transport: str = "sm_gather"
     per_head: float = 0.0
     dense: bool = False
+    pause_us: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,10 @@ class DecodeStep:
         if self._parts is not None:
             self._parts = self._make_parts(self._parts.moves)
 
+    def hold_back(self, delays_ns: Mapping[str, int]) -> None:
+        """Hold stages back on the device for so long, from the next `reconfigure` or `load` on."""
+        self._delays = {stage: delay for stage, delay in delays_ns.items() if delay > 0}
+
     def load(self, moves: StepMoves) -> None:
         """Put a move list on the device; the next step executes its first entry."""
         self._graphs.clear()

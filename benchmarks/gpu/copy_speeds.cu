@@ -4,7 +4,9 @@
 //
 // 36 layers of n units of 8 KB, host to device, in batches of 256 on one stream. A line holds what
 // was varied, then microseconds per unit: median, least and most of the repeats, the part of it in
-// which the host submits, and every repeat in the order of time.
+// which the host submits, and every repeat in the order of time. With the argument "host" it tells
+// whose speed that is: beside every repeat stand the times of two loops of the same thread that use
+// no GPU, one of dependent multiplications (clock), one that fills the core (share of the core).
 #include <cuda_runtime.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -12,6 +14,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -42,6 +45,12 @@ struct Place {
   char *gpu, *host;
   size_t gpu_bytes, host_bytes;
 };
+
+cudaStream_t new_stream() {
+  cudaStream_t stream;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
 
 enum Order { kRandom, kBySource, kByTarget, kInLine };
 
@@ -81,6 +90,116 @@ std::pair<double, double> once(Copies& copies, cudaStream_t stream) {
   return {taken.count() * 1e6 / n, submitted.count() * 1e6 / n};
 }
 
+volatile unsigned long long sink;
+
+double chain_us() {
+  auto start = Clock::now();
+  unsigned long long x = 88172645463325252ull;
+  for (int i = 0; i < 40'000; ++i) x = x * 6364136223846793005ull + 1442695040888963407ull;
+  sink = x;
+  return std::chrono::duration<double>(Clock::now() - start).count() * 1e6;
+}
+
+double share_us() {
+  static std::vector<unsigned> values(4096, 3);
+  auto start = Clock::now();
+  unsigned sum[8] = {};
+  for (int round = 0; round < 60; ++round)
+    for (size_t i = 0; i < values.size(); i += 8)
+      for (int k = 0; k < 8; ++k) sum[k] += values[i + k] ^ (sum[k] >> 3);
+  sink = sum[0] + sum[1] + sum[2] + sum[3] + sum[4] + sum[5] + sum[6] + sum[7];
+  return std::chrono::duration<double>(Clock::now() - start).count() * 1e6;
+}
+
+double correlation(const std::vector<double>& x, const std::vector<double>& y) {
+  double n = x.size(), mx = 0, my = 0, xy = 0, xx = 0, yy = 0;
+  for (size_t i = 0; i < x.size(); ++i) mx += x[i] / n, my += y[i] / n;
+  for (size_t i = 0; i < x.size(); ++i) {
+    xy += (x[i] - mx) * (y[i] - my);
+    xx += (x[i] - mx) * (x[i] - mx), yy += (y[i] - my) * (y[i] - my);
+  }
+  return xx > 0 && yy > 0 ? xy / std::sqrt(xx * yy) : 0;
+}
+
+// Compare each repeat with what the thread could do just before and after it.
+void beside_loops(const std::string& what, Copies copies, cudaStream_t stream, int repeats) {
+  std::vector<double> us, chain, share;
+  once(copies, stream);
+  for (int repeat = 0; repeat < repeats; ++repeat) {
+    double before_chain = chain_us(), before_share = share_us();
+    us.push_back(once(copies, stream).first);
+    chain.push_back((before_chain + chain_us()) / 2);
+    share.push_back((before_share + share_us()) / 2);
+  }
+  auto sorted = us;
+  std::sort(sorted.begin(), sorted.end());
+  std::printf("%-44s n %5zu cpu %2d med %.3f min %.3f max %.3f correlation with clock %.2f, with "
+              "share of the core %.2f |", what.c_str(), copies.to.size() / kLayers, sched_getcpu(),
+              sorted[us.size() / 2], sorted[0], sorted.back(), correlation(us, chain),
+              correlation(us, share));
+  for (size_t i = 0; i < us.size(); ++i)
+    std::printf(" %.2f/%.0f/%.0f", us[i], chain[i], share[i]);
+  std::printf("\n");
+  std::fflush(stdout);
+}
+
+__global__ void hold(const volatile int* go) {
+  while (*go == 0) {
+  }
+}
+
+__global__ void read_all(const uint4* data, size_t count, int rounds, unsigned* out) {
+  unsigned sum = 0;
+  for (int round = 0; round < rounds; ++round)
+    for (size_t i = blockIdx.x * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x)
+      sum += data[i].x;
+  if (sum == 1) *out = sum;
+}
+
+// The same beside a kernel that reads HBM as fast as it can, in every repeat.
+void beside_reads(const Place& place, cudaStream_t stream, size_t count) {
+  cudaStream_t other = new_stream();
+  unsigned* out;
+  CHECK(cudaMalloc(&out, sizeof *out));
+  auto data = reinterpret_cast<const uint4*>(place.gpu);
+  for (int blocks : {0, 32, 264, 1056}) {
+    if (blocks) read_all<<<blocks, 512, 0, other>>>(data, 4 * kGiB / 16, blocks / 3, out);
+    beside_loops("beside reads of HBM by " + std::to_string(blocks) + " blocks",
+                 draw(place, count, 12), stream, 10);
+    bool running = cudaStreamQuery(other) == cudaErrorNotReady;
+    std::printf("  the reads %s\n", running ? "went on until after it" : "had ended before");
+    CHECK(cudaStreamSynchronize(other));
+  }
+  CHECK(cudaFree(out));
+}
+
+// Submit batches to a stream that a kernel holds: the host's share, with no copy running.
+void held(const Place& place, cudaStream_t stream, size_t units) {
+  int* go;
+  CHECK(cudaHostAlloc(&go, sizeof *go, cudaHostAllocDefault));
+  Copies copies = draw(place, 96, 11);
+  std::vector<size_t> sizes(units, kUnit);
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t index = 0;
+  std::vector<double> us;
+  for (int repeat = 0; repeat < 8; ++repeat) {
+    *go = 0;
+    hold<<<1, 1, 0, stream>>>(go);
+    auto start = Clock::now();
+    CHECK(cudaMemcpyBatchAsync(copies.to.data(), copies.from.data(), sizes.data(), units,
+                               &attributes, &index, 1, stream));
+    us.push_back(std::chrono::duration<double>(Clock::now() - start).count() * 1e6 / units);
+    *go = 1;
+    CHECK(cudaStreamSynchronize(stream));
+  }
+  std::sort(us.begin(), us.end());
+  std::printf("submitted to a held stream, %4zu units: med %.3f min %.3f max %.3f us per unit\n",
+              units, us[4], us[0], us[7]);
+  std::fflush(stdout);
+  CHECK(cudaFreeHost(go));
+}
+
 void report(const std::string& what, Copies copies, cudaStream_t stream, int repeats = 8) {
   std::vector<double> us, submit;
   once(copies, stream);
@@ -96,12 +215,6 @@ void report(const std::string& what, Copies copies, cudaStream_t stream, int rep
   for (double value : us) std::printf(" %.2f", value);
   std::printf("\n");
   std::fflush(stdout);
-}
-
-cudaStream_t new_stream() {
-  cudaStream_t stream;
-  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-  return stream;
 }
 
 void by_count(const Place& place, cudaStream_t stream, const char* when) {
@@ -146,6 +259,28 @@ void by_cpu(const Place& place, cudaStream_t stream) {
   sched_setaffinity(0, sizeof before, &before);
 }
 
+void only(int cpu) {
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  sched_setaffinity(0, sizeof one, &one);
+}
+
+void tell_host(const Place& place, cudaStream_t stream) {
+  int cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  for (int turn = 0; turn < 2; ++turn)
+    for (int cpu = 0; cpu < cpus; ++cpu) {
+      only(cpu);
+      beside_loops("on one processor", draw(place, 384, 7), stream, 6);
+    }
+  only(0);
+  beside_loops("a row of repeats", draw(place, 384, 1), stream, 150);
+  only(1 % cpus);
+  beside_loops("a row of repeats", draw(place, 384, 1), stream, 150);
+  beside_reads(place, stream, 384);
+  for (size_t units : {32, 64, 128, 256}) held(place, stream, units);
+}
+
 void by_memory(const Place& place, cudaStream_t stream) {
   struct Kind { const char* name; int advice; };
   for (Kind kind : {Kind{"registered, 4 KiB pages", MADV_NOHUGEPAGE},
@@ -179,12 +314,13 @@ void beside_host_copies(const Place& place, cudaStream_t stream) {
   }
 }
 
-int main() {
+int main(int argc, char**) {
   Place place{nullptr, nullptr, 4 * kGiB, 4 * kGiB};
   CHECK(cudaMalloc(&place.gpu, place.gpu_bytes));
   CHECK(cudaHostAlloc(&place.host, place.host_bytes, cudaHostAllocDefault));
   std::memset(place.host, 1, place.host_bytes);
   cudaStream_t stream = new_stream();
+  if (argc > 1) return tell_host(place, stream), 0;
   by_count(place, stream, "at first");
   report("a row of repeats", draw(place, 384, 1), stream, 120);
   report("a row of repeats", draw(place, 768, 1), stream, 80);

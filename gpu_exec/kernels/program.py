@@ -116,8 +116,8 @@ class StepProgram:
             self._mirror(layer)
         if self.scans:
             self._scan(layer)
+        delay("attention")
         if self.stages.attention:
-            delay("attention")
             with self.marks.span("attention", layer):
                 args = arguments.attention(layer, self.parity)
                 launch("oasis_attention", args, self.config.pairs, 0, self._early())

@@ -80,6 +80,11 @@ class FakeBench:
             return _beside(times[SCAN], times[TRANSFER], cost.transport.slowdown.prediction)
         if not front:
             return sum(times[s] for s in back)
+        if probe.pause_us:
+            pause = self._model.layers * probe.pause_us / 1e3
+            covered = cost.transport.linear_covered if TRANSFER in back else None
+            slower = total if covered is None else total * covered.at(2 * probe.batch)
+            return slower + pause
         if TRANSFER in back and times[TRANSFER] * self._load > total:
             first = total / self._model.layers
             return first + times[TRANSFER] + (total - first) * (1.0 - 1.0 / self._load)

@@ -42,8 +42,13 @@ def profile() -> HardwareProfile:
     base = load_profile("h200")
     beside_scan = Slowdown(Curve((100.0, 300.0), (1.5, 2.5)), attention=2.0, prediction=1.0)
     beside_selection = Slowdown(Curve((100.0, 300.0), (1.2, 1.6)), attention=1.3, prediction=1.0)
+    gather = replace(
+        base.engine("gpu_exec").transport("sm_gather"),
+        linear_covered=Curve((40.0, 320.0), (1.2, 1.6)),
+    )
     return slower(
         base,
+        transports={**base.engine("gpu_exec").transports, "sm_gather": gather},
         attention_efficiency=Curve((1e7, 1e9), (0.5, 0.9)),
         scan_efficiency=Curve((1e6, 1e9), (0.3, 0.8)),
         dense_attention_efficiency=Curve((1e6, 1e9), (0.6, 0.88)),
@@ -92,6 +97,12 @@ def test_known_costs_come_back(profile: HardwareProfile) -> None:
     costs, _ = calibrate(profile)
     assert_close(profile.engine("gpu_exec"), costs, 0.02)
     truth = profile.engine("gpu_exec")
+    known, back = (c.transports["sm_gather"].linear_covered for c in (truth, costs))
+    assert known is not None
+    assert back is not None
+    for rows in (48, 144, 304):
+        assert pytest.approx(known.at(rows), rel=0.02) == back.at(rows)
+    assert costs.transports["naive"].linear_covered is None
     for neighbour, found in (
         (truth.prediction_slowdown, costs.prediction_slowdown),
         (truth.selection_slowdown, costs.selection_slowdown),
@@ -226,6 +237,11 @@ def test_profile_file_reads_back(profile: HardwareProfile, tmp_path: Path) -> No
     assert "measured" in found.sources["pcie.usable_bandwidth"]
     assert profile.nvlink == found.nvlink
     assert found.engine("gpu_exec").draft_reads_kv
+    covered = [c.transports["sm_gather"].linear_covered for c in (costs, found.engine("gpu_exec"))]
+    assert covered[0] is not None
+    assert covered[1] is not None
+    assert covered[0].x == covered[1].x
+    assert pytest.approx(covered[0].y, rel=1e-4) == covered[1].y
 
 
 def test_draft_reads_its_kv(profile: HardwareProfile) -> None:
