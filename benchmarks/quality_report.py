@@ -3,9 +3,9 @@
     python benchmarks/quality_report.py [--svg docs/quality-smollm2.svg]
 
 Prints, per text and budget, KL by fetch ratio; whether it falls with the ratio (within the
-intervals, and by paired differences of neighbouring ratios); and the draft's KL over that of the
-previous token. All intervals are 95 %, by the block bootstrap of ``oasis_sim.quality.bootstrap``
-over the steps, paired.
+intervals, and by paired differences of neighbouring ratios, each alone and all together); and the
+draft's KL over that of the previous token. All intervals are 95 %, by the block bootstrap of
+``oasis_sim.quality.bootstrap`` over the steps, paired.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def main() -> None:
         table(text, each["study"])
     for text, each in found.items():
         steps_up(text, each["study"])
+    rises_together({text: each["study"] for text, each in found.items()})
     for text in found:
         if len(places(text)) > 1:
             beside_the_cpu(text)
@@ -122,6 +123,44 @@ def steps_up(text: str, study: dict[str, Any]) -> None:
             f"{text} K={budget} {predictor}: a curve that never rises lies within all intervals: "
             f"{falls}; steps up: {'; '.join(against) or 'none'}"
         )
+
+
+def rises_together(studies: dict[str, dict[str, Any]]) -> None:
+    """Print which rises are significant when all neighbouring ratios are looked at together.
+
+    One test of many: each difference is divided by the standard deviation of its bootstrap means,
+    and the largest of all deviations of a draw says how large one is by chance (Romano and Wolf
+    2005, one step). Steps are drawn by text; ratios that fetch the same blocks are no test.
+    """
+    names, sizes, draws = [], [], []
+    for seed, (text, study) in enumerate(studies.items()):
+        boot = BlockBootstrap(study["steps"] - 1, resamples=RESAMPLES, seed=seed)
+        for (budget, predictor), cases in lines(study).items():
+            for lower, higher in pairwise(cases):
+                difference = by_step(higher) - by_step(lower)
+                if not difference.any():
+                    continue
+                means = boot.means(difference)
+                deviation = float(means.std())
+                mass = higher["attention_mass"]["mean"] - lower["attention_mass"]["mean"]
+                ratios = f"{lower['fetch_ratio']:g}->{higher['fetch_ratio']:g}"
+                names.append(
+                    f"{text} K={budget} {predictor} {ratios}: {interval(difference)}, mass "
+                    f"{mass:+.4f}"
+                )
+                sizes.append(float(difference.mean()) / deviation)
+                draws.append((means - difference.mean()) / deviation)
+    largest = np.sort(np.max(draws, axis=0))
+    bound = float(np.quantile(largest, 0.95))
+    alone = [size for size in sizes if size > 1.96]
+    print(
+        f"{len(sizes)} neighbouring ratios: {len(alone)} rise by more than 1.96 deviations, "
+        f"{sum(size > bound for size in sizes)} by more than {bound:.2f}, which one of all exceeds "
+        f"by chance in 5 %"
+    )
+    for size, name in sorted(zip(sizes, names, strict=True), reverse=True)[:4]:
+        chance = float((largest >= size).mean())
+        print(f"  {name}: {size:.2f} deviations; by chance somewhere in {chance:.0%}")
 
 
 def monotone(cases: Sequence[Case]) -> bool:

@@ -5,7 +5,6 @@ What is computed comes in parts that can be kept (``oasis_sim.record.checkpoint`
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oasis_sim.engine.walks import DEPTH, residency_rule
+from oasis_sim.engine.walks import residency_rule
 from oasis_sim.quality.backend import Backend, LoopPlan
 from oasis_sim.quality.guess import GivenGuess, Guess, guess_along
 from oasis_sim.quality.key_index import EXTREMES_FP8
@@ -189,7 +188,6 @@ def plan_of(scheme: Scheme, options: QualityOptions | None = None) -> LoopPlan:
             index = replace(index, kind=EXTREMES_FP8)
         if scheme.adaptive_cap:
             caps = options.step_caps
-            rule = replace(rule, depth_blocks=math.ceil(DEPTH * rule.chosen_blocks))
     return LoopPlan(
         rule,
         scheme.predictor,

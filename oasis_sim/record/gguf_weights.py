@@ -27,6 +27,7 @@ def load_gguf_model(path: str, dtype: torch.dtype, attention: str) -> Any:
     library raises for a broken file, ValueError for one that lacks weights.
     """
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
     from transformers.modeling_gguf_pytorch_utils import (
         TENSOR_PROCESSORS,
         TensorProcessor,
@@ -37,7 +38,10 @@ def load_gguf_model(path: str, dtype: torch.dtype, attention: str) -> Any:
     facts = load_gguf_checkpoint(path)["config"]
     config = CONFIG_MAPPING[facts["model_type"]].from_dict(facts)
     architecture, tensors = read_tensors(path)
-    module = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=attention)
+    kinds = {"dtype": dtype, "attn_implementation": attention}
+    with no_init_weights():
+        module = AutoModelForCausalLM.from_config(config, **kinds)
+    module.tie_weights()
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=facts)
     names = get_gguf_hf_weights_map(module, processor)
     places = dict(module.state_dict())
