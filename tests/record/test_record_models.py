@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,75 +17,6 @@ from oasis_sim.record.supported import check_attention
 torch = pytest.importorskip("torch", reason="recording needs the extra 'record'")
 
 LOOSE = {"block_tokens": 8, "draft_budget_tokens": 24, "max_perplexity": 1e9, "steps": 6}
-
-
-def write_gguf(folder: Path, path: Path) -> None:
-    """Write the tiny Qwen2 model of a folder as a GGUF file with float32 weights."""
-    gguf = pytest.importorskip("gguf", reason="GGUF needs the extra 'record'")
-    pytest.importorskip("accelerate", reason="GGUF needs the extra 'record'")
-    from safetensors.numpy import load_file
-
-    config = json.loads((folder / "config.json").read_text())
-    writer = gguf.GGUFWriter(path, "qwen2")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("gpt2")
-    tokens = ["<end>", *(chr(97 + i) if i < 26 else f"a{chr(71 + i)}" for i in range(60))]
-    tokens = tokens[: config["vocab_size"]]
-    writer.add_token_list(tokens)
-    writer.add_token_types([3, *[1] * (len(tokens) - 1)])
-    writer.add_token_merges([f"a {token[1]}" for token in tokens[27:]])
-    writer.add_eos_token_id(0)
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config["num_hidden_layers"])
-    for name, values in load_file(folder / "model.safetensors").items():
-        writer.add_tensor(names.get_name(name, try_suffixes=(".weight", ".bias")), values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-@pytest.fixture(scope="module")
-def tiny_gguf(model_folder, tmp_path_factory) -> Path:
-    """Return a GGUF file of the tiny Qwen2 model."""
-    path = tmp_path_factory.mktemp("gguf") / "tiny.gguf"
-    write_gguf(model_folder("qwen2"), path)
-    return path
-
-
-def test_gguf_file_records_like_the_folder(tiny_gguf, tiny_model, tiny_prompt):
-    """The same weights give the same trace from both kinds of file; both are identified."""
-    folder_model, gguf_model = tiny_model("qwen2"), load_recorded_model(tiny_gguf)
-    prompt = tiny_prompt(folder_model)
-    options = RecordOptions(**LOOSE, ignore_eos=True)
-    first = record(folder_model, prompt, options, name="tiny").trace
-    second = record(gguf_model, prompt, options, name="tiny").trace
-    np.testing.assert_array_equal(first.token, second.token)
-    np.testing.assert_array_equal(first.use_order, second.use_order)
-    np.testing.assert_array_equal(first.mass, second.mass)
-    for drafter in first.drafters:
-        np.testing.assert_array_equal(first.pred_order[drafter], second.pred_order[drafter])
-    assert "tiny.gguf" == gguf_model.file
-    assert {64} == {len(model.sha256) for model in (folder_model, gguf_model)}
-    assert folder_model.sha256 != gguf_model.sha256
-
-
-def test_cut_off_gguf_files_are_refused(tiny_gguf, tmp_path):
-    """Wherever a file is cut, the error is an InputError with its name."""
-    whole = tiny_gguf.read_bytes()
-    for share in (0.0001, 0.01, 0.5, 0.99):
-        path = tmp_path / "cut.gguf"
-        path.write_bytes(whole[: max(4, int(len(whole) * share))])
-        with pytest.raises(InputError) as caught:
-            load_recorded_model(path)
-        assert str(path) == caught.value.file
 
 
 def test_what_is_no_model_is_refused(tmp_path):
