@@ -13,6 +13,7 @@ from oasis_sim.text import plain
 LINE_CAP_BYTES = 1 << 20
 ANSWER_SECONDS = 60.0
 """Longer than any step of the other side takes."""
+CONNECT_SECONDS = 10.0
 
 
 class Channel:
@@ -80,7 +81,7 @@ def place_of(text: str) -> tuple[str, int]:
 def connect(place: tuple[str, int]) -> Channel:
     """Connect to a serving side; raise RunFailed where none answers."""
     try:
-        return Channel(socket.create_connection(place, timeout=ANSWER_SECONDS))
+        return Channel(socket.create_connection(place, timeout=CONNECT_SECONDS))
     except OSError as error:
         raise RunFailed(
             f"nothing answers at {plain(place[0])}:{place[1]} ({error}); start "

@@ -80,7 +80,8 @@ def profile_of(
     rate = nominal_bytes_per_s or best
     if rate < best:
         raise RunFailed(
-            f"{best / 1e9:.3g} GB/s were measured, more than the nominal {rate / 1e9:.3g} GB/s"
+            f"{best / 1e9:.3g} GB/s were measured, more than the nominal {rate / 1e9:.3g} GB/s; "
+            "give the rate of what carried them with --bandwidth, or leave it out"
         )
     measured = f"measured, {when}"
     bandwidth = "given with --bandwidth" if nominal_bytes_per_s else f"{measured}: the best rate"

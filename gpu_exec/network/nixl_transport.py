@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import subprocess
 import sys
 
-from gpu_exec.network.channel import Channel, connect, place_of
+from gpu_exec.network.channel import connect, place_of
+from gpu_exec.network.greeting import Greeting, machine, read_greeting
 from gpu_exec.network.nixl_side import NixlSide, load_nixl, nixl_version, ucx_settings
 from gpu_exec.network.points import POOL_BYTES
 from gpu_exec.network.pool import Pool, open_pool
-from gpu_exec.network.serve import FORMAT, VERSION
 from gpu_exec.network.stamps import Units, Words
 from gpu_exec.network.transport import TransportInfo
 from oasis_sim.errors import RunFailed
@@ -32,13 +30,14 @@ class NixlTransport:
         place = place_of(peer) if peer else (LOOPBACK, self._start(memory))
         try:
             self._channel = connect(place)
-            remote_bytes = self._join(memory)
+            met = self._join(memory)
         except BaseException:
             self._stop()
             raise
-        where = "two hosts" if peer else "two processes of one host"
         kind = "host memory" if memory == "host" else "memory of two GPUs"
-        self.info = TransportInfo(nixl_version(), kind, where, ucx_settings(), remote_bytes)
+        self.info = TransportInfo(
+            nixl_version(), kind, _between(met, peer), ucx_settings(), met.remote_bytes
+        )
         self.pool_bytes = POOL_BYTES
 
     def renew(self, generation: int) -> None:
@@ -84,22 +83,12 @@ class NixlTransport:
             raise RunFailed("the second process did not start; its message is above")
         return int(told)
 
-    def _join(self, memory: str) -> int:
-        """Greet the serving side and return the memory of its machine."""
-        channel: Channel = self._channel
-        hello = channel.receive()
-        if (hello.get("format"), hello.get("version")) != (FORMAT, VERSION):
-            raise RunFailed("the other side is no serving side of this version")
-        if hello.get("memory") != memory or hello.get("pool_bytes") != POOL_BYTES:
-            raise RunFailed("the other side serves other memory; give both the same --memory")
-        try:
-            metadata = base64.b64decode(channel.field(hello, "metadata", str), validate=True)
-        except binascii.Error:
-            raise RunFailed("the other side sent broken metadata") from None
-        address, device = (channel.field(hello, key, int) for key in ("address", "device"))
+    def _join(self, memory: str) -> Greeting:
+        """Greet the serving side and get ready to read from it."""
+        met = read_greeting(self._channel, memory, nixl_version())
         self._side = NixlSide(f"reading-{os.getpid()}", self._pool, serves=False)
-        self._side.join(metadata, address, device)
-        return int(channel.field(hello, "remote_bytes", int))
+        self._side.join(met.metadata, met.address, met.device)
+        return met
 
     def _stop(self) -> None:
         child, self._child = self._child, None
@@ -112,3 +101,9 @@ class NixlTransport:
             child.wait()
         if child.stdout is not None:
             child.stdout.close()
+
+
+def _between(met: Greeting, peer: str | None) -> str:
+    if met.machine != machine():
+        return "two hosts"
+    return "two processes of one host" + (", through its network" if peer else "")

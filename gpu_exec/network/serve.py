@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import socket
 from collections.abc import Callable
 
 from gpu_exec.network.channel import Channel, listen
-from gpu_exec.network.nixl_side import NixlSide
+from gpu_exec.network.greeting import Greeting, machine
+from gpu_exec.network.nixl_side import NixlSide, nixl_version
 from gpu_exec.network.points import POOL_BYTES
 from gpu_exec.network.pool import open_pool
 from gpu_exec.network.stamps import pool_words
 from oasis_sim.errors import RunFailed
 
-FORMAT, VERSION = "oasis-network", 1
 PEER_SECONDS = 600.0
 
 
@@ -31,18 +30,8 @@ def serve(
         listener.settimeout(PEER_SECONDS)
         announce(listener.getsockname()[1])
         with _accepted(listener) as channel:
-            channel.send(
-                {
-                    "format": FORMAT,
-                    "version": VERSION,
-                    "memory": memory,
-                    "metadata": base64.b64encode(side.metadata()).decode(),
-                    "address": pool.address,
-                    "device": pool.device,
-                    "pool_bytes": pool.size_bytes,
-                    "remote_bytes": memory_bytes(),
-                }
-            )
+            found = (side.metadata(), pool.address, pool.device, memory_bytes())
+            channel.send(Greeting(memory, *found, nixl_version(), machine()).message())
             while "end" not in (message := channel.receive()):
                 generation = channel.field(message, "renew", int)
                 pool.fill(pool_words(pool.size_bytes, generation))

@@ -19,6 +19,7 @@ import pytest
 from gpu_exec.network import judge
 from gpu_exec.network.channel import Channel, connect, listen, place_of
 from gpu_exec.network.fit import fit_terms, profile_of
+from gpu_exec.network.greeting import Greeting, machine, read_greeting
 from gpu_exec.network.measure import Effort, Reading, measure
 from gpu_exec.network.nixl_side import load_nixl, ucx_settings
 from gpu_exec.network.points import POOL_BYTES, Point, points
@@ -226,6 +227,51 @@ def test_nonsense_from_the_other_side_is_told(sent: bytes, said: str) -> None:
         ):
             channel.field(channel.receive(), "done", int)
         thread.join()
+
+
+HELLO = Greeting("host", b"who", 1 << 40, 0, 1 << 30, "nixl 1.5.1", machine())
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"format": "http"}, "no serving side of this program"),
+        ({"version": 1}, "speaks version 1 of the measurement, this one 2; install the same"),
+        ({"memory": "gpu"}, "same --memory"),
+        ({"pool_bytes": 8}, "same --memory"),
+        ({"nixl": "nixl 1.4.0"}, "nixl 1.5.1 here, nixl 1.4.0 there; install the same version"),
+        ({"metadata": "?"}, "broken metadata"),
+        ({"address": "0"}, "sent no address"),
+        ({"machine": None}, "sent no machine"),
+    ],
+)
+def test_sides_that_do_not_fit_are_refused(changes: dict[str, object], said: str) -> None:
+    """Other programs, versions, memories and versions of NIXL, each by name."""
+    with pytest.raises(RunFailed, match=said):
+        greeted(HELLO.message() | changes)
+
+
+def test_a_greeting_arrives_as_it_was_sent() -> None:
+    """Every field; and one machine is the same machine."""
+    assert HELLO == greeted(HELLO.message())
+    assert machine() == HELLO.machine
+
+
+def greeted(message: dict[str, object]) -> Greeting:
+    """Read a greeting that another side sends."""
+    with listen(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            with Channel(listener.accept()[0]) as other:
+                other.send(message)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            with connect(("127.0.0.1", listener.getsockname()[1])) as channel:
+                return read_greeting(channel, "host", "nixl 1.5.1")
+        finally:
+            thread.join()
 
 
 def test_messages_pass_both_ways() -> None:
