@@ -45,10 +45,12 @@ def run_study(
     *,
     checkpoint: Path | None = None,
     backend: Backend | None = None,
+    path: Trajectory | None = None,
 ) -> QualityResult:
     """Decode the same tokens with full attention and with each scheme, and compare.
 
-    ``backend`` attends; without one the reference does. What is finished is kept in the folder
+    ``backend`` attends; without one the reference does. ``path`` is a trajectory made before, by
+    ``follow`` of the same prompt and options; without one it is made here. What is finished is kept in the folder
     ``checkpoint`` until all is. Raises InputError when options, prompt and model do not fit each
     other or the model does not understand the prompt; UsageError for schemes of another block
     size than the options name, and for a drafter that cannot follow a text of its own.
@@ -70,7 +72,7 @@ def run_study(
             checkpoint, _identity(model, prompt, options, list(plans), drafter, backend)
         )
     with torch.inference_mode():
-        path = follow(model, prompt, options.decode, progress, parts)
+        path = path or follow(model, prompt, options.decode, progress, parts)
         start = Start.after_prompt(
             path,
             options.decode.block_tokens,
