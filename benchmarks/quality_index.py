@@ -22,8 +22,9 @@ import numpy as np
 import torch
 from quality_smollm2 import ROOT, TEXTS, Text, commit
 
-from oasis_sim.quality import QualityOptions, measure_quality, vary_scheme
+from oasis_sim.quality import QualityOptions, vary_scheme
 from oasis_sim.quality.bootstrap import BlockBootstrap
+from oasis_sim.quality.study import study_trajectory
 from oasis_sim.record import (
     ProgressLines,
     Prompt,
@@ -102,13 +103,13 @@ def study(model: RecordedModel, name: str, steps: int) -> dict[str, Any]:
     with torch.inference_mode():
         path = follow(model, prompt, decode, show)
     exact, rounded = (
-        measure_quality(
+        study_trajectory(
             model,
             prompt,
+            path,
             schemes,
             QualityOptions(decode, free_run=False, kv_16bit=True, index_fp8=fp8),
             show,
-            path=path,
         ).to_json()
         for fp8 in (False, True)
     )

@@ -3,8 +3,9 @@
     python benchmarks/quality_schemes.py MODEL.gguf prose [--steps 48] [--out FILE.json] | --table
 
 One trajectory of SmolLM2 on a text of ``benchmarks/quality_smollm2.py``; about 512 attended tokens
-for each scheme (InfiniGen: its 400; ShadowKV: 320 chosen, 128 outliers and 32 local; FreeKV: 128 sink
-and 128 recent, as in its published accuracy runs). Keys and values are rounded to bfloat16.
+for each scheme (InfiniGen: its 400; ShadowKV: 320 chosen, 128 outliers and its local chunks;
+FreeKV: 128 sink and 128 recent, as in its published accuracy runs). Keys and values are rounded to
+bfloat16.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import torch
 from quality_index import decode_options, prompt_of
 from quality_smollm2 import ROOT, TEXTS, commit
 
-from oasis_sim.quality import QualityOptions, measure_quality, own_units
+from oasis_sim.quality import QualityOptions, own_units
+from oasis_sim.quality.study import study_trajectory
 from oasis_sim.record import ProgressLines, RecordedModel, load_recorded_model
 from oasis_sim.record.trajectory import Trajectory, follow
 from oasis_sim.scheme import Scheme, load_scheme, with_options
@@ -89,8 +91,8 @@ def decode(model: RecordedModel, path: Trajectory, scheme: Scheme, text: str) ->
     decoding = decode_options(TEXTS[text], path.steps, scheme.block_tokens)
     options = QualityOptions(decoding, free_run=False, kv_16bit=True)
     prompt = prompt_of(model, TEXTS[text])
-    result = measure_quality(
-        model, prompt, [scheme], options, ProgressLines(sys.stderr), path=path
+    result = study_trajectory(
+        model, prompt, path, [scheme], options, ProgressLines(sys.stderr)
     ).to_json()
     (case,) = result["cases"]
     return {"scheme": scheme.to_config(), "key_index": result["key_index"], **case}

@@ -17,7 +17,6 @@ from oasis_sim.scheme import Scheme
 
 if TYPE_CHECKING:
     from oasis_sim.quality.backend import Backend
-    from oasis_sim.record.trajectory import Trajectory
 
 __all__ = [
     "CaseQuality",
@@ -38,18 +37,10 @@ def measure_quality(
     *,
     checkpoint: Path | None = None,
     backend: Backend | None = None,
-    path: Trajectory | None = None,
 ) -> QualityResult:
     """Decode a model sparsely by each scheme; see ``oasis_sim.quality.study.run_study``."""
     from oasis_sim.quality.study import run_study
 
     return run_study(
-        model,
-        prompt,
-        schemes,
-        options,
-        progress,
-        checkpoint=checkpoint,
-        backend=backend,
-        path=path,
+        model, prompt, schemes, options, progress, checkpoint=checkpoint, backend=backend
     )

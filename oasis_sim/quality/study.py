@@ -45,70 +45,136 @@ def run_study(
     *,
     checkpoint: Path | None = None,
     backend: Backend | None = None,
-    path: Trajectory | None = None,
 ) -> QualityResult:
     """Decode the same tokens with full attention and with each scheme, and compare.
 
-    ``backend`` attends; without one the reference does. ``path`` is a trajectory made before, by
-    ``follow`` of the same prompt and options; without one it is made here. What is finished is kept in the folder
+    ``backend`` attends; without one the reference does. What is finished is kept in the folder
     ``checkpoint`` until all is. Raises InputError when options, prompt and model do not fit each
     other or the model does not understand the prompt; UsageError for schemes of another block
     size than the options name, and for a drafter that cannot follow a text of its own.
     """
-    for scheme in schemes:
-        if scheme.block_tokens != options.decode.block_tokens:
-            raise UsageError(
-                f"scheme {scheme.name} has blocks of {scheme.block_tokens} tokens, "
-                f"the study {options.decode.block_tokens}"
-            )
-    check_caps(schemes, options)
-    check_room(model, prompt, options.decode)
-    backend = backend or Reference()
-    drafter = _drafter(model, schemes, options)
-    plans = {plan_of(scheme, options): scheme for scheme in schemes}
+    study = _Study.of(model, prompt, schemes, options, progress, backend)
     parts = Parts()
     if checkpoint is not None:
-        parts = FolderParts(
-            checkpoint, _identity(model, prompt, options, list(plans), drafter, backend)
-        )
+        parts = FolderParts(checkpoint, study.identity())
     with torch.inference_mode():
-        path = path or follow(model, prompt, options.decode, progress, parts)
+        path = follow(model, prompt, options.decode, progress, parts)
+        result = study.along(path, parts)
+    if isinstance(parts, FolderParts):
+        parts.remove()
+    return result
+
+
+def study_trajectory(
+    model: RecordedModel,
+    prompt: Prompt,
+    path: Trajectory,
+    schemes: Sequence[Scheme],
+    options: QualityOptions,
+    progress: ProgressCallback = no_progress,
+) -> QualityResult:
+    """Compare along a trajectory that ``follow`` made of the same prompt and options."""
+    with torch.inference_mode():
+        return _Study.of(model, prompt, schemes, options, progress, None).along(path, Parts())
+
+
+@dataclass(frozen=True, eq=False)
+class _Study:
+    """Hold what is compared on what, checked."""
+
+    model: RecordedModel
+    prompt: Prompt
+    schemes: tuple[Scheme, ...]
+    options: QualityOptions
+    progress: ProgressCallback
+    backend: Backend
+    drafter: Drafter | None
+    plans: tuple[LoopPlan, ...]
+
+    @classmethod
+    def of(
+        cls,
+        model: RecordedModel,
+        prompt: Prompt,
+        schemes: Sequence[Scheme],
+        options: QualityOptions,
+        progress: ProgressCallback,
+        backend: Backend | None,
+    ) -> _Study:
+        """Check that the parts fit each other."""
+        for scheme in schemes:
+            if scheme.block_tokens != options.decode.block_tokens:
+                raise UsageError(
+                    f"scheme {scheme.name} has blocks of {scheme.block_tokens} tokens, "
+                    f"the study {options.decode.block_tokens}"
+                )
+        check_caps(schemes, options)
+        check_room(model, prompt, options.decode)
+        drafter = _drafter(model, schemes, options)
+        plans = tuple(dict.fromkeys(plan_of(scheme, options) for scheme in schemes))
+        attending = backend or Reference()
+        return cls(model, prompt, tuple(schemes), options, progress, attending, drafter, plans)
+
+    def along(self, path: Trajectory, parts: Parts) -> QualityResult:
+        """Decode along a trajectory."""
+        options = self.options
+        start = self._start(path)
+        decoding = Decoding.of(
+            self.model,
+            path,
+            start,
+            self.drafter,
+            free_run=options.free_run,
+            backend=self.backend,
+            progress=self.progress,
+        )
+        full = parts.get("full", decoding.full)
+        rows = _decode_plans(decoding, self.plans, full, parts)
+        boot = BlockBootstrap(
+            path.steps - 1, resamples=options.resamples, seed=options.bootstrap_seed
+        )
+        summary = _Summary(decoding, self.model.head_dim, full, boot)
+        cases = [summary.case(each, rows[plan_of(each, options)]) for each in self.schemes]
+        cases = [replace(case, step_caps=options.step_caps) for case in cases]
+        facts = _facts(self.model, self.prompt, path, options, boot)
+        facts |= {
+            "drafter": None if self.drafter is None else self.drafter.name,
+            "scheme": self.schemes[0].name,
+            "key_index": self.plans[0].index.kind,
+            "full_attention_nll": summary.full_nll(),
+            "device": self.model.device,
+            **self.backend.header(),
+        }
+        return QualityResult(facts, collect(cases, boot))
+
+    def _start(self, path: Trajectory) -> Start:
+        """Return the state after the prompt."""
+        options = self.options
         start = Start.after_prompt(
             path,
             options.decode.block_tokens,
             options.decode.bound_join,
             kv_16bit=options.kv_16bit,
         )
-        if rank := next(iter(plans)).index.rank:
-            start = replace(start, low_rank=low_rank_keys(model, start, rank))
-        decoding = Decoding.of(
-            model,
-            path,
-            start,
-            drafter,
-            free_run=options.free_run,
-            backend=backend,
-            progress=progress,
-        )
-        full = parts.get("full", decoding.full)
-        rows = _decode_plans(decoding, list(plans), full, parts)
-    boot = BlockBootstrap(path.steps - 1, resamples=options.resamples, seed=options.bootstrap_seed)
-    summary = _Summary(decoding, model.head_dim, full, boot)
-    cases = [summary.case(scheme, rows[plan_of(scheme, options)]) for scheme in schemes]
-    if options.step_caps:
-        cases = [replace(case, step_caps=options.step_caps) for case in cases]
-    facts = _facts(model, prompt, path, options, boot)
-    facts |= {
-        "drafter": None if drafter is None else drafter.name,
-        "scheme": schemes[0].name,
-        "key_index": next(iter(plans)).index.kind,
-        "full_attention_nll": summary.full_nll(),
-        "device": model.device,
-        **backend.header(),
-    }
-    if isinstance(parts, FolderParts):
-        parts.remove()
-    return QualityResult(facts, collect(cases, boot))
+        if rank := self.plans[0].index.rank:
+            start = replace(start, low_rank=low_rank_keys(self.model, start, rank))
+        return start
+
+    def identity(self) -> dict[str, Any]:
+        """Return what makes a study the same bytes: its checkpoint may serve no other."""
+        tokens = json.dumps([self.prompt.tokens, self.prompt.following]).encode()
+        return {
+            "study": "quality",
+            "model": self.model.header(),
+            "device": self.model.device,
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "tokens_sha256": hashlib.sha256(tokens).hexdigest(),
+            "options": asdict(self.options),
+            "cases": [asdict(plan) for plan in self.plans],
+            "drafter": None if self.drafter is None else self.drafter.header(),
+            **self.backend.header(),
+        }
 
 
 def _drafter(
@@ -135,30 +201,6 @@ def _decode_plans(
         for row, plan in enumerate(batch):
             rows[plan] = {key: value[row] for key, value in part.items()}
     return rows
-
-
-def _identity(
-    model: RecordedModel,
-    prompt: Prompt,
-    options: QualityOptions,
-    plans: Sequence[LoopPlan],
-    drafter: Drafter | None,
-    backend: Backend,
-) -> dict[str, Any]:
-    """Return what makes a study the same bytes: its checkpoint may serve no other."""
-    tokens = json.dumps([prompt.tokens, prompt.following]).encode()
-    return {
-        "study": "quality",
-        "model": model.header(),
-        "device": model.device,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "tokens_sha256": hashlib.sha256(tokens).hexdigest(),
-        "options": asdict(options),
-        "cases": [asdict(plan) for plan in plans],
-        "drafter": None if drafter is None else drafter.header(),
-        **backend.header(),
-    }
 
 
 @dataclass(frozen=True, eq=False)
