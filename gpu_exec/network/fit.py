@@ -30,11 +30,12 @@ class Terms:
     wire_s: Mapping[int, float]
 
 
-def fit_terms(readings: Sequence[Reading]) -> Terms:
+def fit_terms(readings: Sequence[Reading], nominal_bytes_per_s: int | None = None) -> Terms:
     """Fit t = fixed + count x (posting + wire(size)) to the readings that do not judge.
 
     First the fixed time and each size's seconds per descriptor, by least squares of relative
-    errors; then posting and a common rate from those, in the same way.
+    errors; then posting and a common rate from those, in the same way. No size is left less time on
+    the wire than at the nominal rate.
     """
     used = [reading for reading in readings if not reading.point.judges]
     sizes = sorted({reading.point.unit_bytes for reading in used})
@@ -46,14 +47,26 @@ def fit_terms(readings: Sequence[Reading]) -> Terms:
     for row, reading in enumerate(used):
         matrix[row, 1 + sizes.index(reading.point.unit_bytes)] = reading.point.count
     fixed, *each = _positive_fit(matrix * weight[:, None], np.ones(len(used)))
-    per_byte = np.array(sizes, dtype=float)
-    scale = 1 / np.array(each)
-    posting, _ = _positive_fit(np.stack([scale, per_byte * scale], axis=1), np.ones(len(sizes)))
-    posting = min(posting, LARGEST_POSTING_SHARE * each[0])
+    posting = _posting(sizes, each)
+    if nominal_bytes_per_s:
+        room = [s - size / nominal_bytes_per_s for size, s in zip(sizes, each, strict=True)]
+        posting = max(0.0, min(posting, *room))
     wire = {size: seconds - posting for size, seconds in zip(sizes, each, strict=True)}
     if any(seconds * LARGEST_RATE < size for size, seconds in wire.items()):
         raise RunFailed("the measured times do not grow with size and count; measure again")
     return Terms(fixed, posting, wire)
+
+
+def _posting(sizes: Sequence[int], each: Sequence[float]) -> float:
+    """Return a descriptor's seconds that its bytes do not explain, by least squares.
+
+    Where bytes explain nothing, that is most of what the cheapest descriptor takes.
+    """
+    most = LARGEST_POSTING_SHARE * min(each)
+    scale = 1 / np.array(each)
+    matrix = np.stack([scale, np.array(sizes, dtype=float) * scale], axis=1)
+    posting, per_byte = np.linalg.lstsq(matrix, np.ones(len(sizes)), rcond=None)[0]
+    return most if per_byte <= 0 else min(max(0.0, float(posting)), most)
 
 
 def _positive_fit(matrix: np.ndarray, target: np.ndarray) -> list[float]:

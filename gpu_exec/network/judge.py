@@ -55,14 +55,10 @@ def check(judgement: Judgement) -> None:
         )
 
 
-def to_json(
-    origin: dict[str, str],
-    info: TransportInfo,
-    network: NetworkProfile,
-    readings: Sequence[Reading],
-    judgement: Judgement,
+def readings_json(
+    origin: dict[str, str], info: TransportInfo, readings: Sequence[Reading]
 ) -> dict[str, Any]:
-    """Return every reading beside what the fitted profile says of it."""
+    """Return every reading, as measured."""
     return {
         "format": "oasis-network-calibration",
         "version": 1,
@@ -70,7 +66,6 @@ def to_json(
         **asdict(info),
         "verified": "every byte of every transfer",
         "statistic": "median of all transfers; spread: distance of the quartiles",
-        "profile": network.name,
         "rows": [
             {
                 "unit_bytes": reading.point.unit_bytes,
@@ -80,15 +75,27 @@ def to_json(
                 "fastest_us": reading.best_s * 1e6,
                 "spread_pct": reading.spread_pct,
                 "transfers": len(reading.seconds),
-                "simulated_us": network.transfer_ps(reading.point.transfer) / 1e6,
-                "error_pct": error_pct(network, reading),
                 "gb_per_s": reading.point.transfer.total_bytes / reading.median_s / 1e9,
                 "all_us": [round(second * 1e6, 2) for second in reading.seconds],
             }
             for reading in readings
         ],
-        "summary": asdict(judgement),
     }
+
+
+def to_json(
+    origin: dict[str, str],
+    info: TransportInfo,
+    network: NetworkProfile,
+    readings: Sequence[Reading],
+    judgement: Judgement,
+) -> dict[str, Any]:
+    """Return every reading beside what the fitted profile says of it."""
+    document = readings_json(origin, info, readings)
+    for row, reading in zip(document["rows"], readings, strict=True):
+        row["simulated_us"] = network.transfer_ps(reading.point.transfer) / 1e6
+        row["error_pct"] = error_pct(network, reading)
+    return {**document, "profile": network.name, "summary": asdict(judgement)}
 
 
 def table_lines(document: dict[str, Any]) -> list[str]:

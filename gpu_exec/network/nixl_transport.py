@@ -11,6 +11,7 @@ from gpu_exec.network.greeting import Greeting, machine, read_greeting
 from gpu_exec.network.nixl_side import NixlSide, load_nixl, nixl_version, ucx_settings
 from gpu_exec.network.points import POOL_BYTES
 from gpu_exec.network.pool import Pool, open_pool
+from gpu_exec.network.serve import ANNOUNCED
 from gpu_exec.network.stamps import Units, Words
 from gpu_exec.network.transport import TransportInfo
 from oasis_sim.errors import RunFailed
@@ -52,6 +53,7 @@ class NixlTransport:
 
     def read(self, unit_bytes: int, into: Units, source: Units) -> float:
         """Read units; return the seconds from posting to completion."""
+        self._pool.awake()
         return self._side.read(unit_bytes, into, source)
 
     def local(self) -> Words:
@@ -77,11 +79,12 @@ class NixlTransport:
             text=True,
         )
         assert self._child.stdout is not None
-        told = self._child.stdout.readline().rpartition(":")[2].strip()
-        if not told.isdecimal():
-            self._stop()
-            raise RunFailed("the second process did not start; its message is above")
-        return int(told)
+        for line in self._child.stdout:  # NIXL and UCX may say something first
+            told = line.rpartition(":")[2].strip()
+            if line.startswith(ANNOUNCED) and told.isdecimal():
+                return int(told)
+        self._stop()
+        raise RunFailed("the second process did not start; its message is above")
 
     def _join(self, memory: str) -> Greeting:
         """Greet the serving side and get ready to read from it."""

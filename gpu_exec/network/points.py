@@ -11,6 +11,8 @@ POOL_BYTES = 64 * MIB
 """Memory of either side; units lie scattered in it."""
 MOST_BYTES = 4 * MIB
 """The largest transfer: short beside the time for which an operating system lets a process run."""
+MOST_GPU_BYTES = 16 * MIB
+"""The same between GPUs, where bytes cost so little that fewer of them could not be told apart."""
 FIT_SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
 FIT_COUNTS = (1, 4, 16, 64, 256)
 JUDGE_SIZES = (8 * KIB, 24 * KIB, 32 * KIB, 96 * KIB, 128 * KIB, 512 * KIB)
@@ -34,6 +36,11 @@ class Point:
     def label(self) -> str:
         """Name the point for messages."""
         return f"{self.count} x {self.unit_bytes:,} B"
+
+
+def most_bytes_of(memory: str) -> int:
+    """Return the largest transfer measured in ``host`` or ``gpu`` memory."""
+    return MOST_GPU_BYTES if memory == "gpu" else MOST_BYTES
 
 
 def points(most_bytes: int = MOST_BYTES) -> tuple[Point, ...]:

@@ -10,6 +10,10 @@ from gpu_exec.network.stamps import POISON, WORD_BYTES, Units, Words, units_of
 from oasis_sim.errors import GpuUnavailable
 
 
+SPIN_CYCLES = 8_000_000
+"""About four milliseconds, longer than all transfers but the slowest."""
+
+
 class Pool(Protocol):
     """A contiguous piece of memory with an address that a transport can register."""
 
@@ -29,6 +33,9 @@ class Pool(Protocol):
 
     def words(self) -> Words:
         """Return the contents in host memory."""
+
+    def awake(self) -> None:
+        """Keep what moves the bytes from resting during the next transfer."""
 
 
 class HostPool:
@@ -62,6 +69,9 @@ class HostPool:
         """Return the contents themselves."""
         return self._words
 
+    def awake(self) -> None:
+        """Do nothing: processors wake by themselves."""
+
 
 class GpuPool:
     """Memory of one GPU, through PyTorch."""
@@ -76,6 +86,7 @@ class GpuPool:
             raise GpuUnavailable(f"GPU {device} is asked for and {found} are here")
         self.device = device
         self.size_bytes = size_bytes
+        self._side: Any = None
         self._tensor = torch.empty(
             size_bytes // WORD_BYTES, dtype=torch.int64, device=f"cuda:{device}"
         )
@@ -107,6 +118,18 @@ class GpuPool:
         """Copy the contents to the host."""
         found: Words = self._tensor.cpu().numpy().view(np.uint64)
         return found
+
+    def awake(self) -> None:
+        """Let one thread of the GPU spin for some milliseconds.
+
+        A GPU that rests lowers its clocks; one that decodes does not rest.
+        """
+        torch = _torch()
+        with torch.cuda.device(self.device):
+            if self._side is None:
+                self._side = torch.cuda.Stream()
+            with torch.cuda.stream(self._side):
+                torch.cuda._sleep(SPIN_CYCLES)
 
     def _settle(self) -> None:
         _torch().cuda.synchronize(self.device)

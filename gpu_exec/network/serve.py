@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from gpu_exec.network.channel import Channel, listen
 from gpu_exec.network.greeting import Greeting, machine
 from gpu_exec.network.nixl_side import NixlSide, nixl_version
 from gpu_exec.network.points import POOL_BYTES
-from gpu_exec.network.pool import open_pool
+from gpu_exec.network.pool import Pool, open_pool
 from gpu_exec.network.stamps import pool_words
 from oasis_sim.errors import RunFailed
 
 PEER_SECONDS = 600.0
+ANNOUNCED = "serving at "
+"""How the line begins that names host and port."""
+AWAKE_SECONDS = 0.002
+"""Shorter than a GPU is kept awake at a time."""
 
 
 def serve(
@@ -29,7 +35,7 @@ def serve(
         side = NixlSide(f"serving-{os.getpid()}", pool, serves=True)
         listener.settimeout(PEER_SECONDS)
         announce(listener.getsockname()[1])
-        with _accepted(listener) as channel:
+        with _accepted(listener) as channel, _kept_awake(pool, memory):
             found = (side.metadata(), pool.address, pool.device, memory_bytes())
             channel.send(Greeting(memory, *found, nixl_version(), machine()).message())
             while "end" not in (message := channel.receive()):
@@ -37,6 +43,27 @@ def serve(
                 pool.fill(pool_words(pool.size_bytes, generation))
                 channel.send({"done": generation})
         side.close()
+
+
+@contextmanager
+def _kept_awake(pool: Pool, memory: str) -> Iterator[None]:
+    """Keep the GPU of a pool awake meanwhile; nothing for host memory."""
+    if memory == "host":
+        yield
+        return
+    stop = threading.Event()
+
+    def spin() -> None:
+        while not stop.wait(AWAKE_SECONDS):
+            pool.awake()
+
+    thread = threading.Thread(target=spin, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
 
 
 def memory_bytes() -> int:

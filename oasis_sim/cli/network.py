@@ -38,12 +38,12 @@ def calibrate_network(values: Mapping[str, Any]) -> None:
 
 def _serve(values: Mapping[str, Any]) -> None:
     from gpu_exec.network.channel import place_of
-    from gpu_exec.network.serve import serve
+    from gpu_exec.network.serve import ANNOUNCED, serve
 
     host, port = place_of(values["serve"])
 
     def announce(bound: int) -> None:
-        click.echo(f"serving at {plain(host)}:{bound}")
+        click.echo(f"{ANNOUNCED}{plain(host)}:{bound}")
 
     serve((host, port), values["memory"], values["device"], announce)
 
@@ -53,7 +53,7 @@ def _measure(values: Mapping[str, Any]) -> None:
     from gpu_exec.network.fit import fit_terms, profile_of
     from gpu_exec.network.measure import measure
     from gpu_exec.network.nixl_transport import NixlTransport
-    from gpu_exec.network.points import points
+    from gpu_exec.network.points import most_bytes_of, points
     from gpu_exec.origin import network_origin
     from gpu_exec.replay import render_json
     from oasis_sim.fileio import check_writable, write_atomic
@@ -66,12 +66,15 @@ def _measure(values: Mapping[str, Any]) -> None:
     origin = network_origin(command_line())
     transport = NixlTransport(values["memory"], values["peer"])
     try:
-        readings = measure(transport, points(), progress=lambda text: note(text, values["quiet"]))
+        wanted = points(most_bytes_of(values["memory"]))
+        readings = measure(transport, wanted, progress=lambda text: note(text, values["quiet"]))
     finally:
         transport.close()
-    network = profile_of(
-        name, fit_terms(readings), transport.info, values["bandwidth"], origin["date"]
-    )
+    if values["raw"] is not None:  # kept whatever the fit makes of it
+        raw = judge.readings_json(origin, transport.info, readings)
+        write_atomic(values["raw"], render_json(raw))
+    terms = fit_terms(readings, values["bandwidth"])
+    network = profile_of(name, terms, transport.info, values["bandwidth"], origin["date"])
     judgement = judge.judge(network, readings)
     document = judge.to_json(origin, transport.info, network, readings, judgement)
     header = [plain(f"{key} {value}") for key, value in origin.items()]

@@ -22,7 +22,7 @@ from gpu_exec.network.fit import fit_terms, profile_of
 from gpu_exec.network.greeting import Greeting, machine, read_greeting
 from gpu_exec.network.measure import Effort, Reading, measure
 from gpu_exec.network.nixl_side import load_nixl, ucx_settings
-from gpu_exec.network.points import POOL_BYTES, Point, points
+from gpu_exec.network.points import POOL_BYTES, Point, most_bytes_of, points
 from gpu_exec.network.pool import HostPool, open_pool
 from gpu_exec.network.stamps import POISON, Units, pool_words, units_of, wrong_bytes
 from oasis_sim.cli.main import main
@@ -127,6 +127,25 @@ def test_times_that_do_not_grow_are_refused() -> None:
     readings = [Reading(point, (1e-3,) * 4) for point in SMALL]
     with pytest.raises(RunFailed, match="do not grow"):
         fit_terms(readings)
+
+
+def test_a_link_too_fast_to_show_its_bytes_is_fitted() -> None:
+    """Where sizes make no difference, posting explains it all, and the wire keeps its nominal rate."""
+    nominal = 450 * 10**9
+    readings = [
+        Reading(point, (5e-6 + 3e-6 * point.count + (point.unit_bytes % 7) * 1e-9,))
+        for point in points(most_bytes_of("gpu"))
+    ]
+    network = profile_of("fast", fit_terms(readings, nominal), FakeTransport.info, nominal, "today")
+    assert nominal == network.send_bytes_per_s
+    assert judge.judge(network, readings).median_abs_error_pct < 1.0
+
+
+def test_gpus_move_more_to_be_told_apart() -> None:
+    """The largest transfers of GPUs are larger, and still fit the pools."""
+    assert max(p.transfer.total_bytes for p in points(most_bytes_of("gpu"))) == 16 * MIB
+    assert all(p.count <= POOL_BYTES // p.unit_bytes // 2 for p in points(most_bytes_of("gpu")))
+    assert points() == points(most_bytes_of("host"))
 
 
 def test_too_few_readings_are_refused() -> None:
@@ -426,7 +445,8 @@ def test_committed_measurements_follow_from_their_readings(path: Path) -> None:
     said = document["summary"]
     assert pytest.approx(said["median_abs_error_pct"], abs=0.2) == again.median_abs_error_pct
     assert again.median_abs_error_pct <= judge.MEDIAN_BOUND_PCT
-    terms = fit_terms(readings)
+    given = "given" in network.sources["nic.send"]
+    terms = fit_terms(readings, network.send_bytes_per_s if given else None)
     assert pytest.approx(network.posting_ps, rel=0.02) == terms.posting_s * 1e12
 
 
