@@ -226,6 +226,11 @@ def run_job(
     names = {size: job.name or _stem(place) for size, place in places.items()}
     if job.name and len(places) > 1:
         names = {size: f"{job.name}-b{size}" for size in places}
+    backend = None
+    if job.device != "cpu":
+        from gpu_exec.model.recording import open_recording
+
+        backend = open_recording(model)
     results = recording.record_all(
         model,
         prompt,
@@ -234,6 +239,7 @@ def run_job(
         command=command,
         checkpoint=job.checkpoint,
         progress=show,
+        backend=backend,
     )
     traces = []
     for place, result in zip(places.values(), results, strict=True):

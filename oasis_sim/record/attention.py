@@ -53,6 +53,11 @@ class KeyValueStore:
         """Return the number of layers."""
         return len(self._filled)
 
+    @property
+    def capacity(self) -> int:
+        """Return the tokens that a layer can hold."""
+        return self._capacity
+
     def append(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Add the next tokens of a layer, [H, Q, d] each."""
         keys, values = self._keys[layer], self._values[layer]

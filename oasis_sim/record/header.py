@@ -28,6 +28,7 @@ class RecordingFacts:
     perplexity: float
     drafters: Mapping[str, Mapping[str, Any]]
     command: str
+    attention: Mapping[str, Any]
 
 
 def build_header(
@@ -63,6 +64,7 @@ def build_header(
         "recording": {
             "command": facts.command,
             "device": model.device,
+            **facts.attention,
             "chunk_tokens": options.chunk_tokens,
             "python": platform.python_version(),
         },

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from oasis_sim.errors import InputError
+from oasis_sim.record.attending import LibraryAttention, RecordBackend
 from oasis_sim.record.backend import RecordedModel
 from oasis_sim.record.checkpoint import FolderParts, Parts
 from oasis_sim.record.choose_drafters import choose_drafters
@@ -22,7 +23,7 @@ from oasis_sim.record.header import RecordingFacts, build_header
 from oasis_sim.record.options import FULL_LAYERS, RecordOptions, parse_layers
 from oasis_sim.record.progress import ProgressCallback, no_progress
 from oasis_sim.record.prompt import Prompt
-from oasis_sim.record.rows import DraftRows, Ids, true_rows
+from oasis_sim.record.rows import Ids, true_mass
 from oasis_sim.record.trajectory import Trajectory, follow
 from oasis_sim.trace import NO_BLOCK, AttentionTrace, encode_mass
 
@@ -35,7 +36,7 @@ class Recording:
     exact_mass: NDArray[np.float64] | None
 
 
-def record_traces(
+def record_traces(  # noqa: PLR0913 - what to record, what to call it, how to go about it
     model: RecordedModel,
     prompt: Prompt,
     options: RecordOptions,
@@ -44,29 +45,33 @@ def record_traces(
     command: str = "",
     checkpoint: Path | None = None,
     progress: ProgressCallback = no_progress,
+    backend: RecordBackend | None = None,
 ) -> Iterator[Recording]:
     """Record a model's attention on a prompt once, and yield one trace per block size.
 
     ``names`` maps block sizes to the traces' names; model and drafters run once for all of them
     but for the draft rows, whose working set consists of blocks. What is finished is kept in the
-    folder ``checkpoint`` until the last trace has been taken.
+    folder ``checkpoint`` until the last trace has been taken. ``backend`` attends decoded rows and
+    orders their blocks; without one the library's attention does.
     Raises InputError when the options do not fit the model or the prompt, and when the model does
     not understand the prompt (perplexity), hides its attention or ends too early.
     """
     views = [replace(options, block_tokens=size) for size in names]
+    backend = backend or LibraryAttention()
     for view in views:
         check_room(model, prompt, view)
+        backend.check(model, view)
     if options.layers.strip() != FULL_LAYERS:
         parse_layers(options.layers, model.layers)
     drafters = choose_drafters(options.drafters, model)
-    about = _identity(model, prompt, options, names, drafters)
+    about = _identity(model, prompt, options, names, drafters) | backend.header()
     parts = Parts() if checkpoint is None else FolderParts(checkpoint, about)
     # The library may hold other gradients-on code in this process: switch off here only.
     with torch.inference_mode():
-        path = follow(model, prompt, options, progress, parts)
+        path = follow(model, prompt, options, progress, parts, backend)
         layers = kept_layers(options.layers, path)
         drafts = {each.name: each.draft(model, path, progress) for each in drafters}
-    session = _Session(model, prompt, path, layers, drafters, drafts)
+    session = _Session(model, prompt, path, layers, drafters, drafts, backend)
     for view in views:
         with torch.inference_mode():
             found = session.record(view, names[view.block_tokens], command, parts, progress)
@@ -117,6 +122,7 @@ class _Session:
     layers: Sequence[int]
     drafters: Sequence[Drafter]
     drafts: dict[str, list[int]]
+    backend: RecordBackend
 
     def record(
         self,
@@ -128,9 +134,10 @@ class _Session:
     ) -> Recording:
         """Compute the rows for one block size and put the trace together."""
         path = self.path
-        orders, mass = true_rows(path, self.layers, options, progress)
-        rows = DraftRows(self.model, path, options, self.layers, parts)
-        drafted = {key: rows.run(key, tokens, progress) for key, tokens in self.drafts.items()}
+        orders, drafted = self.backend.orders(
+            self.model, path, self.layers, self.drafts, options, parts, progress
+        )
+        mass = true_mass(path, self.layers, options, progress)
         stored = min(options.stored_blocks or orders.shape[-1], orders.shape[-1])
         token = np.array(path.tokens[path.prompt_tokens :], dtype=np.int32)
         draft_token = {key: np.array(row, dtype=np.int32) for key, row in self.drafts.items()}
@@ -148,6 +155,7 @@ class _Session:
                 for each in self.drafters
             },
             command=command,
+            attention=self.backend.header(),
         )
         trace = AttentionTrace(
             meta=build_header(self.model, self.prompt, options, facts),

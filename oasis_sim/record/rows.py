@@ -33,31 +33,36 @@ _ROWS = 64
 """Rows that go through the model, or are ordered, together."""
 
 
-def true_rows(
+def true_orders(path: Trajectory, layers: Sequence[int], options: RecordOptions) -> Ids:
+    """Return the orders by the true queries, [T, L, H, N]."""
+    found = [as_ids(layer_orders(path, layer, path.steps, options)) for layer in layers]
+    return np.stack(found, axis=1)
+
+
+def true_mass(
     path: Trajectory, layers: Sequence[int], options: RecordOptions, progress: ProgressCallback
-) -> tuple[Ids, NDArray[np.float64] | None]:
-    """Return the true queries' orders, [T, L, H, N], and the attention mass, [T, L, H, NB]."""
-    orders: list[Ids] = []
+) -> NDArray[np.float64] | None:
+    """Return the attention mass of the true queries by block, [T, L, H, NB], if it is wanted."""
+    if not options.mass:
+        return None
     mass: list[NDArray[np.float64]] = []
     for done, layer in enumerate(layers):
-        progress("orders and mass", done, len(layers))
-        orders.append(as_ids(_layer_orders(path, layer, path.steps, options)))
-        if options.mass:
-            weights = block_mass(
-                path.queries[layer],
-                path.store.keys(layer),
-                path.positions,
-                scaling=path.scalings[layer],
-                block_tokens=options.block_tokens,
-                span=path.spans[layer],
-                join=options.mass_join,
-            )
-            mass.append(weights.cpu().numpy())
-    progress("orders and mass", len(layers), len(layers))
-    return np.stack(orders, axis=1), np.stack(mass, axis=1) if mass else None
+        progress("mass", done, len(layers))
+        weights = block_mass(
+            path.queries[layer],
+            path.store.keys(layer),
+            path.positions,
+            scaling=path.scalings[layer],
+            block_tokens=options.block_tokens,
+            span=path.spans[layer],
+            join=options.mass_join,
+        )
+        mass.append(weights.cpu().numpy())
+    progress("mass", len(layers), len(layers))
+    return np.stack(mass, axis=1)
 
 
-def _layer_orders(path: Trajectory, layer: int, steps: int, options: RecordOptions) -> Tensor:
+def layer_orders(path: Trajectory, layer: int, steps: int, options: RecordOptions) -> Tensor:
     """Return a layer's orders by the true queries of the first steps, int64 [steps, H, N]."""
     size = options.block_tokens
     low, high = block_extremes(path.store.keys(layer), size)
@@ -96,7 +101,7 @@ class DraftRows:
             bound_join=options.bound_join,
         )
         first = {
-            layer: _layer_orders(path, layer, 1, options)[0] for layer in range(self.model.layers)
+            layer: layer_orders(path, layer, 1, options)[0] for layer in range(self.model.layers)
         }
         sets = DraftWorkingSets(path.store, rule, first)
         stage = f"draft rows of {drafter}, blocks of {options.block_tokens}"

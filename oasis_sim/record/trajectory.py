@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -17,6 +18,9 @@ from oasis_sim.record.prefill import prefill, restore_rows, stored_rows
 from oasis_sim.record.probe import probe
 from oasis_sim.record.progress import ProgressCallback
 from oasis_sim.record.prompt import Prompt
+
+if TYPE_CHECKING:
+    from oasis_sim.record.attending import DecodePass, RecordBackend
 
 _STRETCH_STEPS = 16
 """Steps between two checkpoints."""
@@ -52,19 +56,23 @@ def follow(
     options: RecordOptions,
     progress: ProgressCallback,
     parts: Parts | None = None,
+    backend: RecordBackend | None = None,
 ) -> Trajectory:
     """Run the prompt and up to ``options.steps`` tokens after it through the model.
 
     A trajectory of the model's own ends early when it ends its text. ``parts`` keeps what is
-    finished. Raises InputError when the model does not understand the prompt, hides its attention
-    or ends before two steps.
+    finished; ``backend`` attends the decoded rows, without one the library does. Raises InputError
+    when the model does not understand the prompt, hides its attention or ends before two steps.
     """
     parts = parts or Parts()
     views = probe(model, prompt.tokens)
     count = len(prompt.tokens)
     store = KeyValueStore(model.layers, count + options.steps)
     state, perplexity = prefill(model, prompt, store, options, progress, parts)
-    decoder = _Decoder(model, store, _TokenChooser(model, prompt, options), prompt.tokens)
+    if backend is not None:
+        backend.prefilled(store)
+    chooser = _TokenChooser(model, prompt, options)
+    decoder = _Decoder(model, store, chooser, prompt.tokens, backend)
     decoder.begin(state)
     for first in range(0, options.steps, _STRETCH_STEPS):
         if decoder.ended:
@@ -102,8 +110,10 @@ class _Decoder:
         store: KeyValueStore,
         chooser: _TokenChooser,
         prompt: tuple[int, ...],
+        backend: RecordBackend | None,
     ) -> None:
         self._model = model
+        self._backend = backend
         self._store = store
         self._chooser = chooser
         self._prompt_tokens = len(prompt)
@@ -123,7 +133,9 @@ class _Decoder:
         """Decode some steps; return their tokens, queries, keys and values, and the generator."""
         tokens = [self.tokens[-1]]
         queries: list[list[Tensor]] = [[] for _ in self.queries]
-        attention = CausalPass(self._store, keep_queries=True)
+        attention: DecodePass = CausalPass(self._store, keep_queries=True)
+        if self._backend is not None:
+            attention = self._backend.decoder(self._store)
         for step in steps:
             progress("decode", step, total)
             if self._chooser.ends(tokens[-1]):

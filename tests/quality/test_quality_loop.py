@@ -19,7 +19,7 @@ from oasis_sim.record.attention import KeyValueStore
 from oasis_sim.record.checkpoint import Parts
 from oasis_sim.record.drafters import SkipDrafter
 from oasis_sim.record.progress import no_progress
-from oasis_sim.record.rows import DraftRows, true_rows
+from oasis_sim.record.rows import DraftRows, true_mass, true_orders
 from oasis_sim.record.trajectory import Trajectory, follow
 from oasis_sim.residency import ResidencyRule
 from oasis_sim.residency.rule import StepPath
@@ -162,7 +162,8 @@ def test_recording_of_a_sparse_run_gives_the_run(tiny_model, path, sink, recent)
             scalings=path.scalings,
             perplexity=path.perplexity,
         )
-        use, mass = true_rows(sparse, range(model.layers), options, no_progress)
+        use = true_orders(sparse, range(model.layers), options)
+        mass = true_mass(sparse, range(model.layers), options, no_progress)
         drafts = SkipDrafter("skip2-2", SKIPPED).draft(model, sparse, no_progress)
         rows = DraftRows(model, sparse, options, range(model.layers), Parts())
         draft_order = rows.run("skip2-2", drafts, no_progress)
