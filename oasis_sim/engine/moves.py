@@ -66,7 +66,9 @@ def can_replay(scheme: Scheme) -> bool:
     whole = scheme.fetch_unit_tokens in {0, scheme.block_tokens}
     plain = whole and scheme.key_rank == 0 and scheme.host_bytes_per_element == 0
     capped_by_head = scheme.cap_over == "head" and not scheme.adaptive_cap
-    known = scheme.reuse and scheme.evict != "belady" and scheme.correction_share == 0
+    known = (
+        scheme.reuse and scheme.evict == "least_recently_selected" and scheme.correction_share == 0
+    )
     listed = capped_by_head and known and not scheme.speculative
     return plain and listed and scheme.lookahead != "one_layer"
 

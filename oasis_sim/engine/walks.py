@@ -25,11 +25,9 @@ from oasis_sim.scheme import Scheme
 from oasis_sim.trace import AttentionTrace
 
 # What an adaptive scheme chooses from, from little to much: one block per head, layer and step, if
-# it is among the best part of the selection; then more blocks, among the best nine tenths. A block
-# of the last tenth hardly matters and takes the slot of one that may (docs/schemes.md).
+# it is among the best part of the selection; then more blocks.
 ONE_BLOCK_DEPTHS = (0.1, 0.25, 0.5, 0.75)
 CAP_LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 25, 32, 48, 64, 96, 128)
-DEPTH = 0.9
 # Tables are kept, since a sweep asks for the same ones again and again; each is below 100 kB.
 KEPT_WALKS = 128
 
@@ -48,7 +46,10 @@ def residency_rule(scheme: Scheme) -> ResidencyRule:
         block_tokens=scheme.block_tokens,
         on_demand=scheme.predictor == "current",
         cap_over_heads=scheme.cap_over == "layer",
+        cap_over_layers=scheme.cap_over == "model",
         belady=scheme.evict == "belady",
+        least_attended=scheme.evict == "least_attended",
+        gainful=scheme.admit == "gainful",
     )
 
 
@@ -158,7 +159,7 @@ def cap_ladder(scheme: Scheme) -> tuple[ResidencyRule, ...]:
         return (rule,)
     caps = [cap for cap in CAP_LADDER if cap < rule.chosen_blocks]
     rungs = [(1, part) for part in ONE_BLOCK_DEPTHS]
-    rungs += [(cap, DEPTH) for cap in (*caps, rule.chosen_blocks)]
+    rungs += [(cap, 1.0) for cap in (*caps, rule.chosen_blocks)]
     return tuple(
         dataclasses.replace(rule, cap_blocks=cap, depth_blocks=math.ceil(part * rule.chosen_blocks))
         for cap, part in rungs

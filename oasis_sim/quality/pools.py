@@ -153,16 +153,25 @@ class RowPools:
         return missing.sum(axis=-1, dtype=np.int32), admitted, drop
 
     def _granted(self, missing: Blocks) -> Blocks:
-        """Return which missing blocks may be fetched, best first; heads may share their caps."""
+        """Return which missing blocks may be fetched, best first.
+
+        Where heads share their caps, each head's first miss comes before every head's second.
+        """
         cap = _column(caps[(self._step - 1) % len(caps)] for caps in self._caps)
-        alone = np.cumsum(missing, axis=-1) <= cap
+        turn = np.cumsum(missing, axis=-1)
+        alone = turn <= cap
         if not self._shared_caps.any():
             return missing & alone
-        rows, heads, most = missing.shape
-        by_rank = missing.transpose(0, 2, 1).reshape(rows, -1)
-        together = (np.cumsum(by_rank, axis=-1) <= cap[:, 0] * heads).reshape(rows, most, heads)
-        shared = self._shared_caps[:, None, None]
-        return missing & np.where(shared, together.transpose(0, 2, 1), alone)
+        heads = missing.shape[1]
+        row, head, place = np.nonzero(missing)
+        waiting = np.zeros((len(missing), missing.shape[2] + 1, heads), dtype=np.bool_)
+        waiting[row, turn[row, head, place], head] = True
+        before = np.cumsum(waiting.reshape(len(missing), -1), axis=-1).reshape(waiting.shape)
+        together = np.zeros_like(missing)
+        together[row, head, place] = before[row, turn[row, head, place], head] <= (
+            cap[row, 0, 0] * heads
+        )
+        return missing & np.where(self._shared_caps[:, None, None], together, alone)
 
 
 def _column(values: Iterable[int]) -> NDArray[np.int64]:

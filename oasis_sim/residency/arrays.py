@@ -11,6 +11,10 @@ MASS_UNITS = 2.0**40
 """Mass is summed in integers of 2**-40, so that no sum depends on its order."""
 
 
+OWN, LAYER, LAYERS = range(3)
+"""Who shares caps: nobody, the heads of a layer, those of all layers."""
+
+
 class Trace(NamedTuple):
     """Hold the arrays read: orders uint16[T, L, H, M], mass uint8[T, L, H, NB] (NB may be 0)."""
 
@@ -41,6 +45,15 @@ class Sizes(NamedTuple):
     recent: int
     block_tokens: int
     blocks: int
+
+
+class Ways(NamedTuple):
+    """Say who shares caps, and how victims and worthwhile fetches are known."""
+
+    sharing: int
+    belady: bool
+    least_attended: bool
+    gainful: bool
 
 
 class Counts(NamedTuple):

@@ -113,7 +113,7 @@ def _overlap(head: Head, step: int, used: int, attended: Attended) -> int:
 
 
 @compiled
-def _captured(
+def captured_mass(
     head: Head,
     sizes: Sizes,
     position: int,
@@ -172,7 +172,7 @@ def report(
     counts.overlap[out, layer, number] = _overlap(head, step, used, attended)
     mass = trace.mass[row, layer, number]
     if mass.shape[0] > 0:
-        counts.mass[out, layer, number] = _captured(
+        counts.mass[out, layer, number] = captured_mass(
             head, sizes, position, mass, trace.mass_units, attended
         )
 

@@ -27,19 +27,24 @@ class Future(NamedTuple):
 
 @compiled
 def foresee(
-    trace: Trace, path: Path, sizes: Sizes, layer: int, group: Head, future: Future
+    trace: Trace,
+    path: Path,
+    sizes: Sizes,
+    place: tuple[int, int],
+    chosen: NDArray[np.uint16],
+    future: Future,
+    row: int,
 ) -> None:
-    """Fill a layer's future by going through its targets backwards, from the last step to 1."""
-    for number in range(future.next_use.shape[0]):
-        chosen, next_use = group.chosen[number], future.next_use[number]
-        next_use[:] = NEVER
-        for back in range(path.use_row.shape[0] - 1):
-            step = path.use_row.shape[0] - 1 - back
-            order = trace.target[path.target_row[step], layer, number]
-            target = candidates(order, sizes, path.target_position[step], chosen)
-            for index in range(target):
-                future.after[number, step, index] = next_use[chosen[index]]
-                next_use[chosen[index]] = step
+    """Fill the future of a head, (layer, head), by going through its targets backwards."""
+    next_use = future.next_use[row]
+    next_use[:] = NEVER
+    for back in range(path.use_row.shape[0] - 1):
+        step = path.use_row.shape[0] - 1 - back
+        order = trace.target[path.target_row[step], place[0], place[1]]
+        target = candidates(order, sizes, path.target_position[step], chosen)
+        for index in range(target):
+            future.after[row, step, index] = next_use[chosen[index]]
+            next_use[chosen[index]] = step
 
 
 @compiled

@@ -1,116 +1,74 @@
 """Residency as the paper tells it: sets, stamps and sorting, one head at a time.
 
 This is the reading version of ``oasis_sim.residency.core``; tests hold the two equal on every
-input. It is slow on purpose: every rule is one line that can be compared with the text.
+input. It is slow on purpose: every rule is one line that can be compared with the text. What a
+single head does is in ``oasis_sim.residency.head_pool``.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
+from oasis_sim.residency.head_pool import HeadPool
 from oasis_sim.residency.rule import Moves, ResidencyLog, ResidencyRule, StepPath
-from oasis_sim.trace.mass import decode_mass
 from oasis_sim.trace.trace import NO_BLOCK, Order
 
-
-@dataclass
-class HeadPool:
-    """Hold the resident blocks of one KV head: the slot and the last selection of each."""
-
-    rule: ResidencyRule
-    slot_of: dict[int, int] = field(default_factory=dict)
-    stamp: dict[int, int] = field(default_factory=dict)
-    next_use: dict[int, int] = field(default_factory=dict)
-
-    def choose(self, order: Order, position: int) -> list[int]:
-        """Return the best k candidates of an order at a token position, best first."""
-        candidates = range(self.rule.sink_blocks, self.rule.last_candidate(position) + 1)
-        stored = [int(block) for block in order if block != NO_BLOCK]
-        return [block for block in stored if block in candidates][: self.rule.chosen_blocks]
-
-    def fill(self, true_set: list[int]) -> None:
-        """Start with the true set, best block in slot 0."""
-        self.slot_of = {block: slot for slot, block in enumerate(true_set)}
-        self.stamp = dict.fromkeys(true_set, 0)
-
-    def eviction_order(self, target: list[int]) -> list[int]:
-        """Return resident blocks outside the target, the least recently selected first.
-
-        With ``belady`` the one that is selected again last comes first; ``next_use`` says when.
-        """
-        outside = set(self.slot_of) - set(target)
-        if self.rule.belady:
-            return sorted(outside, key=lambda block: (-self.next_use[block], block))
-        return sorted(outside, key=lambda block: (self.stamp[block], block))
-
-    def missing(self, target: list[int]) -> list[int]:
-        """Return the ranks of the target's blocks that are not resident and may be admitted."""
-        best = target[: self.rule.depth]
-        return [rank for rank, block in enumerate(best) if block not in self.slot_of]
-
-    def advance(
-        self, step: int, target: list[int], cap: int | None = None
-    ) -> tuple[int, list[int]]:
-        """Move the pool towards a target; return the number needed and the blocks admitted.
-
-        `cap` takes the place of the rule's.
-        """
-        needed = [block for block in target if block not in self.slot_of]
-        eligible = [target[rank] for rank in self.missing(target)]
-        admitted = eligible[: self.rule.cap_blocks if cap is None else cap]
-        excess = max(0, len(self.slot_of) + len(admitted) - self.rule.pool_blocks)
-        victims = self.eviction_order(target)[:excess]
-        used = set(self.slot_of.values())
-        free = [slot for slot in range(self.rule.pool_blocks) if slot not in used]
-        slots = free + [self.slot_of.pop(victim) for victim in victims]
-        for victim in victims:
-            del self.stamp[victim]
-        self.slot_of.update(zip(admitted, slots, strict=False))
-        for block in target:
-            if block in self.slot_of:
-                self.stamp[block] = step
-        return len(needed), admitted
-
-    def attended(self, target: list[int]) -> set[int]:
-        """Return the blocks that attention reads: the pool, at most k, the target preferred."""
-        excess = max(0, len(self.slot_of) - self.rule.chosen_blocks)
-        return set(self.slot_of) - set(self.eviction_order(target)[:excess])
-
-    def check(self) -> None:
-        """Raise AssertionError when the pool breaks one of its promises."""
-        slots = list(self.slot_of.values())
-        assert len(slots) <= self.rule.pool_blocks, "more blocks than the pool holds"
-        assert len(set(slots)) == len(slots), "two blocks in one slot"
-        assert all(0 <= slot < self.rule.pool_blocks for slot in slots), "slot outside the pool"
-        assert set(self.stamp) == set(self.slot_of), "a stamp without a block, or the reverse"
+Place = tuple[int, int]
 
 
-def caps_of(pools: list[HeadPool], targets: list[list[int]], rule: ResidencyRule) -> list[int]:
-    """Return the admissions that each head of a layer may make in a step."""
-    if not rule.cap_over_heads:
-        return [rule.cap_blocks] * len(pools)
+def caps_of(pools: list[HeadPool], targets: list[list[int]], total: int) -> list[int]:
+    """Return the admissions that each head of a layer may make in a step, `total` among them.
+
+    Each head's first miss comes before every head's second.
+    """
     wanted = [
-        (rank, head)
+        (turn, head)
         for head, (pool, target) in enumerate(zip(pools, targets, strict=True))
-        for rank in pool.missing(target)
+        for turn in range(len(pool.missing(target)))
     ]
-    granted = [head for _, head in sorted(wanted)[: rule.cap_blocks * len(pools)]]
+    granted = [head for _, head in sorted(wanted)[:total]]
     return [granted.count(head) for head in range(len(pools))]
 
 
-def captured_mass(
-    rule: ResidencyRule, attended: set[int], position: int, codes: NDArray[np.uint8]
-) -> float:
-    """Return the mass of attended and always resident blocks; `codes` uint8[NB]."""
-    newest = range(rule.last_candidate(position) + 1, position // rule.block_tokens + 1)
-    always = {*range(rule.sink_blocks), *newest}
-    chosen = {block for block in attended if block <= rule.last_candidate(position)}
-    existing = range(min(len(codes), position // rule.block_tokens + 1))
-    read = [block for block in existing if block in always or block in chosen]
-    return float(decode_mass(codes[read]).sum())
+def split_by_need(needed: list[int], total: int) -> list[int]:
+    """Split admissions over layers in proportion to their misses, largest remainders rounded up."""
+    if sum(needed) == 0:
+        return [total // len(needed)] * len(needed)
+    exact = [Fraction(total * misses, sum(needed)) for misses in needed]
+    quotas = [int(share) for share in exact]
+    by_remainder = sorted(
+        range(len(needed)), key=lambda layer: (quotas[layer] - exact[layer], layer)
+    )
+    for layer in by_remainder[: total - sum(quotas)]:
+        quotas[layer] += 1
+    return quotas
+
+
+def caps_of_step(
+    pools: dict[Place, HeadPool],
+    targets: dict[Place, list[int]],
+    needed: dict[Place, int],
+    rule: ResidencyRule,
+) -> dict[Place, int]:
+    """Return the admissions of every (layer, head) in a step; `needed` are the last step's."""
+    cap = min(rule.cap_blocks, rule.pool_blocks)
+    if not rule.cap_over_heads and not rule.cap_over_layers:
+        return dict.fromkeys(pools, cap)
+    layers = sorted({layer for layer, _ in pools})
+    places = [sorted(place for place in pools if place[0] == layer) for layer in layers]
+    totals = [cap * len(heads) for heads in places]
+    if rule.cap_over_layers:
+        totals = split_by_need(
+            [sum(map(needed.__getitem__, heads)) for heads in places], sum(totals)
+        )
+    caps: dict[Place, int] = {}
+    for heads, total in zip(places, totals, strict=True):
+        granted = caps_of([pools[at] for at in heads], [targets[at] for at in heads], total)
+        caps.update(zip(heads, granted, strict=True))
+    return caps
 
 
 def simulate_plain(
@@ -128,51 +86,51 @@ def simulate_plain(
     moved: list[list[tuple[int, int]]] = [[] for _ in range(needed.size)]
     start = np.full((layers, heads, rule.pool_blocks), NO_BLOCK, dtype=np.uint16)
     pools = {place: HeadPool(rule) for place in np.ndindex(layers, heads)}
-    aims = {
-        (step, layer, head): pools[layer, head].choose(
-            target_order[path.target_row[step], layer, head], int(path.target_position[step])
-        )
-        for step, layer, head in np.ndindex(path.steps, layers, heads)
-    }
-    for step, layer in np.ndindex(path.steps, layers):
-        targets = [aims[step, layer, head] for head in range(heads)]
-        for head in range(heads):
-            pool, later = pools[layer, head], range(step + 1, path.steps)
-            pool.next_use = {
-                block: next((s for s in later if block in aims[s, layer, head]), path.steps)
-                for block in pool.slot_of
-            }
-        caps = caps_of([pools[layer, head] for head in range(heads)], targets, rule)
-        for head in range(heads):
-            pool = pools[layer, head]
-            position = int(path.use_position[step])
-            true_row = use_order[path.use_row[step], layer, head]
-            true_set = pool.choose(true_row, position)
+    aims = _targets(pools, target_order, path)
+    misses, caps = dict.fromkeys(pools, 0), dict.fromkeys(pools, 0)
+    for step in range(path.steps):
+        row, position = path.use_row[step], int(path.use_position[step])
+        if step > 0:
+            caps = caps_of_step(pools, aims[step], misses, rule)
+        for place, pool in pools.items():
+            pool.foresee([later[place] for later in aims[step + 1 :]])
+            true_set = pool.choose(use_order[row][place], position)
             if step == 0:
                 pool.fill(true_set)
             if step == path.first:
-                for block, slot in pool.slot_of.items():
-                    start[layer, head, slot] = block
-            target, missing, fetched = true_set, 0, list[int]()
+                start[place][list(pool.slot_of.values())] = list(pool.slot_of)
+            target, fetched = true_set, list[int]()
             if step > 0:
-                target = targets[head]
-                missing, fetched = pool.advance(step, target, caps[head])
+                target = aims[step][place]
+                misses[place], fetched = pool.advance(step, target, caps[place])
             pool.check()
-            place = (step - path.first, layer, head)
+            attended = pool.attended(target)
+            if rule.least_attended and mass is not None:
+                pool.observe(fetched, attended, position, mass[row][place])
             if step < path.first:
                 continue
-            attended = pool.attended(target)
-            needed[place], admitted[place] = missing, len(fetched)
-            overlap[place] = len(attended & set(true_set))
-            moved[int(np.ravel_multi_index(place, shape))] = [
-                (block, pool.slot_of[block]) for block in fetched
-            ]
+            at = (step - path.first, *place)
+            needed[at], admitted[at] = misses[place], len(fetched)
+            overlap[at] = len(attended & set(true_set))
+            moved[int(np.ravel_multi_index(at, shape))] = [(b, pool.slot_of[b]) for b in fetched]
             if mass is not None:
-                codes = mass[path.use_row[step], layer, head]
-                captured[place] = captured_mass(rule, attended, position, codes)
+                captured[at] = pool.captured(attended, position, mass[row][place])
     return ResidencyLog(
         needed, admitted, overlap, None if mass is None else captured, _pack(moved, start)
     )
+
+
+def _targets(
+    pools: dict[Place, HeadPool], target_order: Order, path: StepPath
+) -> list[dict[Place, list[int]]]:
+    """Return the targets of every step and head."""
+    return [
+        {
+            place: pool.choose(target_order[row][place], int(position))
+            for place, pool in pools.items()
+        }
+        for row, position in zip(path.target_row, path.target_position, strict=True)
+    ]
 
 
 def first_fetches_plain(

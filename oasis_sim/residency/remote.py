@@ -100,7 +100,7 @@ def coverage(
     unions, curves = [], []
     for share, scaled in _scaled_rules(rule, trace_depth(part, rule, blocks)):
         for path, targets in _paths(part, scaled, predictor, drafter):
-            union, curve = _counted(part.use_order, targets, path, scaled)
+            union, curve = _counted(part, targets, path, scaled)
             unions.append(share * union)
             curves.append(share * curve)
     steps = min(len(curve) for curve in curves)
@@ -200,10 +200,10 @@ def _paths(
 
 
 def _counted(
-    use: Order, targets: Order, path: StepPath, rule: ResidencyRule
+    trace: AttentionTrace, targets: Order, path: StepPath, rule: ResidencyRule
 ) -> tuple[Float, Float]:
     """Return the first union as a share of all blocks, [L], and the growth after it, [S-1, L]."""
-    log = simulate_path(use, targets, path, rule, moves=True)
+    log = simulate_path(trace.use_order, targets, path, rule, mass=trace.mass, moves=True)
     assert log.moves is not None
     blocks = int(path.use_position[0]) // rule.block_tokens
     union, fetched = first_fetches(log.moves, path.steps, blocks)

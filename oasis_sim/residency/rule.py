@@ -20,9 +20,16 @@ class ResidencyRule:
     ``sink_blocks`` and the newest ``recent_blocks`` (the one being filled included) are always
     resident, besides the pool. ``on_demand`` selects with the current query itself instead of a
     prediction made one step ahead. With ``cap_over_heads`` the heads of a layer share their caps:
-    C times their number may be admitted among them, better ranks in a head's order first, then
-    lower heads. With ``belady`` the victim is the block that a target names again last (or never;
-    ties to the lower id), not the one that was named longest ago.
+    C times their number may be admitted among them, one block each in turn while they miss any,
+    lower heads first; within a head better ranks come first. With ``cap_over_layers`` the layers
+    share them too: what all may admit is split over layers in proportion to the misses of the step
+    before (largest remainders up, lower layers first; evenly when nothing missed), then over heads.
+
+    The victim is the block that was named by a target longest ago; with ``belady`` the one that a
+    target names again last (or never; ties to the lower id); with ``least_attended`` the one that
+    attention gave the least share of what it read (``observed.py``). With ``gainful`` a head then
+    admits only as long as the next victim held no more than its fetched blocks did when they were
+    first read.
     """
 
     chosen_blocks: int
@@ -33,7 +40,10 @@ class ResidencyRule:
     block_tokens: int = 16
     on_demand: bool = False
     cap_over_heads: bool = False
+    cap_over_layers: bool = False
     belady: bool = False
+    least_attended: bool = False
+    gainful: bool = False
     depth_blocks: int | None = None
 
     def __post_init__(self) -> None:
@@ -48,6 +58,10 @@ class ResidencyRule:
         }
         if self.depth_blocks is not None:
             least["depth_blocks"] = 0
+        if self.belady and self.least_attended:
+            raise InputError("contradicts belady; choose one", field="least_attended")
+        if self.gainful and not self.least_attended:
+            raise InputError("needs least_attended", field="gainful")
         for field, minimum in least.items():
             value = getattr(self, field)
             if value < minimum:

@@ -63,6 +63,12 @@ def simulate_path(
     Raises InputError when the arrays do not fit each other or the path.
     """
     _check(use_order, target_order, path, mass)
+    if rule.least_attended and mass is None:
+        raise InputError(
+            "eviction of the least attended block needs the attention mass of every block",
+            field="mass",
+            fix="use a trace that holds it, or evict least_recently_selected",
+        )
     trace = _core_trace(use_order, target_order, mass)
     shape = (path.reported, *use_order.shape[1:3])
     counts = arrays.Counts(
@@ -84,9 +90,13 @@ def simulate_path(
 
 
 def _runner(rule: ResidencyRule) -> Run:
-    """Return the compiled function for a rule: head by head, or step by step over all heads."""
-    if not rule.cap_over_heads and not rule.belady:
+    """Return the compiled function for a rule: head by head, or many heads step by step."""
+    sharing = arrays.LAYERS if rule.cap_over_layers else arrays.LAYER
+    if not rule.cap_over_heads and not rule.cap_over_layers:
+        sharing = arrays.OWN
+    if sharing == arrays.OWN and not rule.belady and not rule.least_attended:
         return core.run_heads
+    ways = arrays.Ways(sharing, rule.belady, rule.least_attended, rule.gainful)
 
     def run(
         trace: arrays.Trace,
@@ -95,7 +105,7 @@ def _runner(rule: ResidencyRule) -> Run:
         counts: arrays.Counts,
         moves: arrays.MoveArrays,
     ) -> None:
-        together.run_together(trace, path, sizes, counts, moves, rule.cap_over_heads, rule.belady)
+        together.run_together(trace, path, sizes, counts, moves, ways)
 
     return run
 

@@ -1,4 +1,7 @@
-"""The compiled core for rules that see other heads or the future: every step, head by head."""
+"""The compiled core for rules that see other heads, the future, or what attention has read.
+
+The heads of a layer, or of all layers that share a cap, go from step to step together.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from numpy.typing import NDArray
 
 from oasis_sim.compiled import compiled
 from oasis_sim.residency.arrays import (
+    LAYERS,
+    OWN,
     Attended,
     Counts,
     Head,
@@ -16,16 +21,28 @@ from oasis_sim.residency.arrays import (
     Path,
     Sizes,
     Trace,
+    Ways,
 )
 from oasis_sim.residency.core import (
     admit,
     candidates,
+    captured_mass,
     record_start,
     report,
     sort_outside,
     write_moves,
 )
 from oasis_sim.residency.future import Future, foresee, look_ahead
+from oasis_sim.residency.grants import split, spread
+from oasis_sim.residency.observed import (
+    UNREAD,
+    Observed,
+    Reading,
+    forget,
+    gainful,
+    least_attended_first,
+    observe,
+)
 
 Int64 = NDArray[np.int64]
 
@@ -35,43 +52,39 @@ INSIDE, BEGIN, END, RESIDENT, NEEDED, ADMITTED = range(6)
 EDGES = 6
 
 
-class Layer(NamedTuple):
-    """Hold a layer's heads, whether they share their caps, and what is known of the future.
+class Team(NamedTuple):
+    """Hold heads that go together: one, those of a layer, or those of all layers.
 
-    The arrays of `group` are those of a head with the heads as first axis.
+    Their arrays have rows, layer by layer, as first axis. `first` is the first row's number among
+    all heads of the trace, `heads` how many a layer has.
     """
 
     group: Head
-    over_heads: bool
+    first: int
+    heads: int
     future: Future
+    observed: Observed
+    edges: Int64
 
 
 @compiled
-def _head(group: Head, number: int) -> Head:
-    """Return the state of one head of a layer's, whose arrays are rows of the group's."""
+def _head(group: Head, row: int) -> Head:
+    """Return the state of one head of a team, whose arrays are rows of the group's."""
     return Head(
-        group.slot_of[number],
-        group.target_step[number],
-        group.use_step[number],
-        group.chosen[number],
-        group.missing[number],
-        group.inside[number],
-        group.outside[number],
+        group.slot_of[row],
+        group.target_step[row],
+        group.use_step[row],
+        group.chosen[row],
+        group.missing[row],
+        group.inside[row],
+        group.outside[row],
     )
 
 
 @compiled
-def _grant(group: Head, targets: Int64, depth: int, total: int, grants: Int64) -> None:
-    """Spread `total` admissions over missing blocks: better ranks first, then lower heads."""
-    for number in range(targets.shape[0]):
-        grants[number] = 0
-    for rank in range(min(depth, group.chosen.shape[1])):
-        for number in range(targets.shape[0]):
-            if rank >= targets[number] or total == 0:
-                continue
-            if group.slot_of[number, group.chosen[number, rank]] < 0:
-                grants[number] += 1
-                total -= 1
+def _place(team: Team, row: int) -> tuple[int, int]:
+    """Return (layer, head) of a row."""
+    return (team.first + row) // team.heads, (team.first + row) % team.heads
 
 
 @compiled
@@ -90,133 +103,180 @@ def _aim(
 
 
 @compiled
-def _settle(
-    trace: Trace,
-    path: Path,
-    sizes: Sizes,
-    counts: Counts,
-    head: Head,
-    place: tuple[int, int, int],
-    edge: Int64,
-) -> None:
-    """Write what a head did in a step."""
-    step, layer, number = place
-    out = step - path.first
-    counts.needed[out, layer, number] = edge[NEEDED]
-    counts.admitted[out, layer, number] = edge[ADMITTED]
-    held = edge[INSIDE] + edge[END] - edge[BEGIN]
-    begin = edge[BEGIN] + max(0, held - sizes.chosen)
-    report(trace, path, sizes, counts, head, place, Attended(edge[INSIDE], begin, edge[END]))
-
-
-@compiled
-def _begin(trace: Trace, path: Path, sizes: Sizes, group: Head, edges: Int64, layer: int) -> None:
-    """Start every head of a layer with its true set."""
-    group.slot_of[:] = -1
-    group.target_step[:] = -1
-    group.use_step[:] = -1
-    for number in range(edges.shape[0]):
-        head = _head(group, number)
+def _begin(trace: Trace, path: Path, sizes: Sizes, ways: Ways, team: Team) -> None:
+    """Start every head with its true set."""
+    team.group.slot_of[:] = -1
+    team.group.target_step[:] = -1
+    team.group.use_step[:] = -1
+    team.observed.held[:] = UNREAD
+    team.observed.known[:] = UNREAD
+    team.observed.worth[:] = UNREAD
+    team.observed.known_worth[:] = UNREAD
+    for row in range(team.edges.shape[0]):
+        head = _head(team.group, row)
+        layer, number = _place(team, row)
+        if ways.belady:
+            foresee(trace, path, sizes, (layer, number), head.chosen, team.future, row)
         first = trace.use[path.use_row[0], layer, number]
-        edges[number, INSIDE] = candidates(first, sizes, path.use_position[0], head.inside)
-        for index in range(edges[number, INSIDE]):
+        team.edges[row, INSIDE] = candidates(first, sizes, path.use_position[0], head.inside)
+        for index in range(team.edges[row, INSIDE]):
             head.slot_of[head.inside[index]] = index
 
 
 @compiled
-def _advance(
-    trace: Trace,
-    path: Path,
-    sizes: Sizes,
-    state: Layer,
-    edges: Int64,
-    place: tuple[int, int],
-) -> None:
-    """Move all heads of a layer towards their targets of a step; `place` is (step, layer)."""
-    heads, group = edges.shape[0], state.group
-    targets, grants = np.zeros(heads, np.int64), np.full(heads, sizes.cap)
-    for number in range(heads):
-        head, at = _head(group, number), (place[0], place[1], number)
-        targets[number] = _aim(trace, path, sizes, head, at, edges[number])
-        if state.future.next_use.shape[0] > 0:
-            end = edges[number, END]
-            look_ahead(head, targets[number], place[0], end, state.future, number)
-    if state.over_heads:
-        _grant(group, targets, sizes.depth, sizes.cap * heads, grants)
-    for number in range(heads):
+def _grant(sizes: Sizes, sharing: int, team: Team, targets: Int64, limits: Int64) -> Int64:
+    """Return how many blocks each head may admit, int64[rows]."""
+    if sharing == OWN:
+        return np.minimum(limits, sizes.cap)
+    rows, heads = team.edges.shape[0], team.heads
+    grants, eligible = np.empty(rows, np.int64), np.minimum(targets, sizes.depth)
+    quotas, needed = np.full(rows // heads, sizes.cap * heads), np.zeros(rows // heads, np.int64)
+    if sharing == LAYERS:
+        for row in range(rows):
+            needed[row // heads] += team.edges[row, NEEDED]
+        split(needed, sizes.cap * rows, quotas)
+    for layer in range(rows // heads):
+        span = (layer * heads, (layer + 1) * heads)
+        spread(team.group, span, eligible, limits, quotas[layer], grants)
+    return grants
+
+
+@compiled
+def _advance(trace: Trace, path: Path, sizes: Sizes, ways: Ways, team: Team, step: int) -> None:
+    """Move all heads towards their targets of a step."""
+    rows, observed = team.edges.shape[0], team.observed
+    targets, limits = np.zeros(rows, np.int64), np.full(rows, sizes.pool)
+    for row in range(rows):
+        head, edge = _head(team.group, row), team.edges[row]
+        layer, number = _place(team, row)
+        targets[row] = _aim(trace, path, sizes, head, (step, layer, number), edge)
+        if ways.belady:
+            look_ahead(head, targets[row], step, edge[END], team.future, row)
+        if ways.least_attended:
+            least_attended_first(head, edge[END], observed.known[row])
+        if ways.gainful:
+            free, worth = sizes.pool - edge[RESIDENT], observed.known_worth[row]
+            limits[row] = gainful(head, edge[END], free, observed.known[row], worth)
+    grants = _grant(sizes, ways.sharing, team, targets, limits)
+    for row in range(rows):
         granted = Sizes(
             sizes.chosen,
             sizes.pool,
-            grants[number],
+            grants[row],
             sizes.depth,
             sizes.sink,
             sizes.recent,
             sizes.block_tokens,
             sizes.blocks,
         )
-        edge = edges[number]
+        head, edge = _head(team.group, row), team.edges[row]
         edge[NEEDED], edge[ADMITTED], edge[INSIDE], edge[BEGIN] = admit(
-            _head(group, number), granted, targets[number], edge[RESIDENT]
+            head, granted, targets[row], edge[RESIDENT]
         )
+        if ways.least_attended:
+            forget(head, edge[ADMITTED], observed, row)
 
 
 @compiled
-def _run_layer(
+def _attended(sizes: Sizes, edge: Int64) -> Attended:
+    """Say what a head attends: its target, and of the other blocks those that leave last."""
+    held = edge[INSIDE] + edge[END] - edge[BEGIN]
+    return Attended(edge[INSIDE], edge[BEGIN] + max(0, held - sizes.chosen), edge[END])
+
+
+@compiled
+def _look_back(trace: Trace, path: Path, sizes: Sizes, team: Team, step: int) -> None:
+    """Let every head note what attention read of its blocks in a step."""
+    for row in range(team.edges.shape[0]):
+        head, edge = _head(team.group, row), team.edges[row]
+        layer, number = _place(team, row)
+        attended, position = _attended(sizes, edge), path.use_position[step]
+        mass = trace.mass[path.use_row[step], layer, number]
+        captured = captured_mass(head, sizes, position, mass, trace.mass_units, attended)
+        blocks = min(position // sizes.block_tokens + 1, mass.shape[0])
+        reading = Reading(mass, trace.mass_units, blocks, max(captured, 1))
+        observe(head, edge[ADMITTED], attended, reading, team.observed, row)
+
+
+@compiled
+def _write(
     trace: Trace,
     path: Path,
     sizes: Sizes,
     counts: Counts,
     moves: MoveArrays,
-    state: Layer,
-    layer: int,
+    team: Team,
+    step: int,
 ) -> None:
-    """Run all heads of a layer through the path, step by step."""
-    group = state.group
-    foresee(trace, path, sizes, layer, group, state.future)
-    heads, writes = trace.use.shape[2], moves.offset.shape[0] > 0
-    edges = np.zeros((heads, EDGES), np.int64)
-    _begin(trace, path, sizes, group, edges, layer)
+    """Write what every head did in a step."""
+    out = step - path.first
+    for row in range(team.edges.shape[0]):
+        head, edge = _head(team.group, row), team.edges[row]
+        layer, number = _place(team, row)
+        if moves.offset.shape[0] > 0:
+            to = (out * trace.use.shape[1] + layer) * team.heads + number
+            write_moves(moves, head, to, edge[ADMITTED])
+        counts.needed[out, layer, number] = edge[NEEDED]
+        counts.admitted[out, layer, number] = edge[ADMITTED]
+        place = (step, layer, number)
+        report(trace, path, sizes, counts, head, place, _attended(sizes, edge))
+
+
+@compiled
+def _run_team(
+    trace: Trace,
+    path: Path,
+    sizes: Sizes,
+    counts: Counts,
+    moves: MoveArrays,
+    ways: Ways,
+    team: Team,
+) -> None:
+    """Run the heads of a team through the path, step by step."""
+    _begin(trace, path, sizes, ways, team)
     for step in range(path.use_row.shape[0]):
-        if step == path.first and writes:
-            for number in range(heads):
-                record_start(_head(group, number), sizes.blocks, moves.start[layer, number])
+        if step == path.first and moves.offset.shape[0] > 0:
+            for row in range(team.edges.shape[0]):
+                layer, number = _place(team, row)
+                record_start(_head(team.group, row), sizes.blocks, moves.start[layer, number])
         if step > 0:
-            _advance(trace, path, sizes, state, edges, (step, layer))
-        if step < path.first:
-            continue
-        for number in range(heads):
-            head, edge = _head(group, number), edges[number]
-            if writes:
-                row = ((step - path.first) * trace.use.shape[1] + layer) * heads + number
-                write_moves(moves, head, row, edge[ADMITTED])
-            _settle(trace, path, sizes, counts, head, (step, layer, number), edge)
+            _advance(trace, path, sizes, ways, team, step)
+        if ways.least_attended:
+            _look_back(trace, path, sizes, team, step)
+        if step >= path.first:
+            _write(trace, path, sizes, counts, moves, team, step)
 
 
 @compiled
 def run_together(
-    trace: Trace,
-    path: Path,
-    sizes: Sizes,
-    counts: Counts,
-    moves: MoveArrays,
-    over_heads: bool,
-    belady: bool,
+    trace: Trace, path: Path, sizes: Sizes, counts: Counts, moves: MoveArrays, ways: Ways
 ) -> None:
-    """Run every layer: heads share one cap (`over_heads`), eviction knows the future (`belady`)."""
-    heads = trace.use.shape[2]
-    known = heads if belady else 0
+    """Run every head through the path; those that share caps together, else one by one."""
+    layers, heads = trace.use.shape[1:3]
+    rows = 1 if ways.sharing == OWN else heads
+    if ways.sharing == LAYERS:
+        rows = layers * heads
+    foreseen, noted = rows if ways.belady else 0, rows if ways.least_attended else 0
     future = Future(
-        np.empty((known, path.use_row.shape[0], sizes.chosen + 1), np.int32),
-        np.empty((known, sizes.blocks), np.int32),
+        np.empty((foreseen, path.use_row.shape[0], sizes.chosen + 1), np.int32),
+        np.empty((foreseen, sizes.blocks), np.int32),
+    )
+    observed = Observed(
+        np.empty((noted, sizes.blocks)),
+        np.empty((noted, sizes.blocks)),
+        np.empty(noted),
+        np.empty(noted),
     )
     group = Head(
-        np.empty((heads, sizes.blocks), np.int32),
-        np.empty((heads, sizes.blocks), np.int32),
-        np.empty((heads, sizes.blocks), np.int32),
-        np.empty((heads, sizes.chosen + 1), np.uint16),
-        np.empty((heads, sizes.chosen + 1), np.uint16),
-        np.empty((heads, sizes.chosen + 1), np.uint16),
-        np.empty((heads, sizes.pool + sizes.chosen + 1), np.uint16),
+        np.empty((rows, sizes.blocks), np.int32),
+        np.empty((rows, sizes.blocks), np.int32),
+        np.empty((rows, sizes.blocks), np.int32),
+        np.empty((rows, sizes.chosen + 1), np.uint16),
+        np.empty((rows, sizes.chosen + 1), np.uint16),
+        np.empty((rows, sizes.chosen + 1), np.uint16),
+        np.empty((rows, sizes.pool + sizes.chosen + 1), np.uint16),
     )
-    for layer in range(trace.use.shape[1]):
-        _run_layer(trace, path, sizes, counts, moves, Layer(group, over_heads, future), layer)
+    for first in range(0, layers * heads, rows):
+        edges = np.zeros((rows, EDGES), np.int64)
+        team = Team(group, first, heads, future, observed, edges)
+        _run_team(trace, path, sizes, counts, moves, ways, team)

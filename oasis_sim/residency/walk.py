@@ -274,8 +274,15 @@ def _repeats(log: ResidencyLog, period: int) -> bool:
 
 
 def _check_walk(trace: AttentionTrace, rule: ResidencyRule) -> None:
-    """Refuse a trace that is too short or cut into other blocks."""
+    """Refuse a trace that is too short, cut into other blocks, or without a mass that is read."""
     check_steps(trace, trace.steps)
+    if rule.least_attended and trace.mass is None:
+        raise InputError(
+            "holds no attention mass, by which the least attended block would be evicted",
+            file=trace.name,
+            field="mass",
+            fix="use evict least_recently_selected, or record the trace with its mass",
+        )
     if trace.block_tokens != rule.block_tokens:
         raise InputError(
             f"was recorded in blocks of {trace.block_tokens} tokens, not {rule.block_tokens}",

@@ -11,8 +11,9 @@ WORDS: dict[str, tuple[str, ...]] = {
     "predictor": ("draft", "previous", "current", "oracle"),
     "lookahead": ("one_step", "one_layer", "none"),
     "unit": ("block", "token"),
-    "cap_over": ("head", "layer"),
-    "evict": ("least_recently_selected", "belady"),
+    "cap_over": ("head", "layer", "model"),
+    "evict": ("least_recently_selected", "least_attended", "belady"),
+    "admit": ("all", "gainful"),
     "transport": ("sm_gather", "copy_engine", "naive", "cpu_gather"),
     "offload_at": ("decode", "prefill", "layer"),
 }
@@ -90,7 +91,8 @@ def _rules_without_offload(scheme: Scheme) -> list[tuple[bool, str, str]]:
         (scheme.cap_blocks is not None, "cap_blocks", alone),
         (scheme.adaptive_cap, "adaptive_cap", alone),
         (scheme.cap_over != "head", "cap_over", alone),
-        (scheme.evict == "belady", "evict", alone),
+        (scheme.evict != "least_recently_selected", "evict", alone),
+        (scheme.admit != "all", "admit", alone),
         (scheme.pool_factor != 1.0, "pool_factor", alone),
         (scheme.correction_share > 0, "correction_share", alone),
         (not scheme.reuse, "reuse", alone),
@@ -133,9 +135,19 @@ def _rules_of_fetching(scheme: Scheme) -> list[tuple[bool, str, str]]:
         (scheme.adaptive_cap and not ahead, "adaptive_cap", "needs lookahead one_step"),
         (scheme.correction_share > 0 and not ahead, "correction_share", "needs lookahead one_step"),
         (
-            scheme.cap_over == "layer" and not (capped or scheme.adaptive_cap),
+            scheme.cap_over != "head" and not (capped or scheme.adaptive_cap),
             "cap_over",
             "needs a cap",
         ),
         (not scheme.reuse and (capped or scheme.adaptive_cap), "reuse", "false excludes a cap"),
+        (
+            scheme.evict == "least_attended" and not (ahead and scheme.reuse),
+            "evict",
+            "least_attended needs lookahead one_step and reuse",
+        ),
+        (
+            scheme.admit == "gainful" and scheme.evict != "least_attended",
+            "admit",
+            "gainful needs evict least_attended",
+        ),
     ]

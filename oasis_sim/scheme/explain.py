@@ -22,7 +22,13 @@ TRANSPORTS = {
 }
 EVICTED = {
     "least_recently_selected": "was selected longest ago",
+    "least_attended": "held the least of the attention that was read",
     "belady": "is selected again last (a bound, not a system)",
+}
+SHARED = {
+    "head": "",
+    "layer": ", as a mean over the heads of a layer",
+    "model": ", as a mean over all heads and layers; layers that missed more may fetch more",
 }
 LEAVES = {
     "decode": "a prompt's KV leaves HBM in the background, once the context is above the budget",
@@ -112,17 +118,16 @@ def moves(scheme: Scheme) -> tuple[str, ...]:
 
 def _amount(scheme: Scheme) -> str:
     """Say how many blocks are fetched per layer, head and step."""
-    shared = ", as a mean over the heads of a layer" if scheme.cap_over == "layer" else ""
+    shared = SHARED[scheme.cap_over]
+    if scheme.admit == "gainful":
+        shared += ", and none for a block that held more attention than fetched ones do"
     if scheme.adaptive_cap:
-        return (
-            "of the best nine tenths of the selection as many missing blocks are fetched as hide "
-            f"under the step{shared}"
-        )
+        return f"as many missing blocks are fetched as hide under the step{shared}"
     if not scheme.reuse:
         return "the whole selection is fetched, resident or not"
     if scheme.admission_cap < scheme.chosen_blocks:
         return f"at most {scheme.admission_cap:,} of the missing blocks are fetched{shared}"
-    return "all missing blocks are fetched"
+    return f"all missing blocks are fetched{shared}"
 
 
 def _replaced(scheme: Scheme) -> str:

@@ -77,6 +77,8 @@ def with_options(scheme: Scheme, **options: Any) -> Scheme:
         given["fetch_ratio"] = None
     if given.get("predictor") not in {None, scheme.predictor}:
         given = {**_parts_of_predictor(scheme, given["predictor"]), **given}
+    if given.get("evict") not in {None, "least_attended"}:
+        given = {"admit": "all", **given}
     try:
         varied = dataclasses.replace(scheme, **given)
     except InputError as error:

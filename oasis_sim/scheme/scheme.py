@@ -32,9 +32,14 @@ class Scheme:
     fetch_ratio: admissions per layer, head and step as a fraction of the budget (None: all);
         cap_blocks: the same as a number. Give one of them at most.
     adaptive_cap: admit in each step as many blocks as hide under it, instead of a fixed cap.
-    cap_over: `layer` lets the heads of a layer share their caps: who misses more fetches more.
-    evict: which block outside the selection leaves, `least_recently_selected` or, as a bound, the
-        one that is selected again last (`belady`).
+    cap_over: `layer` lets the heads of a layer share their caps: what one does not need, others
+        fetch. `model` lets the layers share them too: what they may fetch together is split over
+        them by their misses of the step before.
+    evict: which block outside the selection leaves: `least_recently_selected`, `least_attended`
+        (attention gave it the least of what it read) or, as a bound, the one that is selected again
+        last (`belady`).
+    admit: `all` misses that the cap allows, or those that are `gainful`: a head fetches until the
+        next victim has held more attention than its fetched blocks did.
     correction_share: share of a prediction's fetches that is made on the critical path, because
         the query moved too far from the one that predicted (FreeKV).
     reuse: blocks that are resident are not fetched again; False fetches the whole selection.
@@ -77,6 +82,7 @@ class Scheme:
     correction_share: float = 0.0
     reuse: bool = True
     evict: str = "least_recently_selected"
+    admit: str = "all"
     compressed_keys: bool = True
     key_index_share: float = 0.0
     key_rank: int = 0

@@ -30,11 +30,13 @@ TINY = ModelShape(
 def random_trace(
     steps: int = 12, layers: int = 2, heads: int = 2, blocks: int = 96, seed: int = 1
 ) -> AttentionTrace:
-    """Return a synthetic trace of slowly changing random orders at block 16."""
+    """Return a synthetic trace of slowly changing random orders and masses at block 16."""
     random = np.random.default_rng(seed)
     score = random.normal(size=(1, layers, heads, blocks))
     score = score + 0.5 * random.normal(size=(steps + 1, layers, heads, blocks))
     order = np.argsort(-score, axis=-1, kind="stable").astype(np.uint16)
+    mass = np.zeros((steps, layers, heads, blocks + 1), dtype=np.uint8)
+    mass[..., :blocks] = np.clip(140 + 20 * score[:steps], 1, 255)
     position = np.arange(steps, dtype=np.int32) + blocks * 16
     meta = {
         "format": "oasis-trace",
@@ -69,7 +71,7 @@ def random_trace(
         pred_order={"next": order[1:]},
         accepted={"next": np.ones(steps, dtype=np.uint8)},
         draft_token={"next": np.zeros(steps, dtype=np.int32)},
-        mass=None,
+        mass=mass,
     )
 
 

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oasis_sim.errors import InputError
-from oasis_sim.residency.plain import HeadPool, simulate_plain
+from oasis_sim.residency.head_pool import HeadPool
+from oasis_sim.residency.plain import simulate_plain, split_by_need
 from oasis_sim.residency.rule import Moves, ResidencyLog, ResidencyRule, StepPath
 from oasis_sim.residency.simulate import simulate, simulate_path, total_mass
 from oasis_sim.trace import NO_BLOCK, AttentionTrace, decode_mass
@@ -50,13 +51,23 @@ def assert_same(expected: ResidencyLog, actual: ResidencyLog) -> None:
         )
 
 
-@settings(max_examples=150, deadline=None)
+def ways(trace: AttentionTrace) -> st.SearchStrategy[dict[str, bool]]:
+    """Draw who shares caps, who leaves, and whether fetches must be worth it."""
+    sharing = [{}, {"cap_over_heads": True}, {"cap_over_layers": True}]
+    leaving = [{}, {"belady": True}]
+    if trace.mass is not None:
+        leaving += [{"least_attended": True}, {"least_attended": True, "gainful": True}]
+    pairs = st.tuples(st.sampled_from(sharing), st.sampled_from(leaving))
+    return pairs.map(lambda pair: pair[0] | pair[1])
+
+
+@settings(max_examples=250, deadline=None)
 @given(st.data())
 def test_core_equals_plain_twin(data: st.DataObject) -> None:
     """Every count, move and slot agrees on any trace, rule and walk."""
     trace = data.draw(attention_traces())
     rule = data.draw(residency_rules())
-    rule = replace(rule, cap_over_heads=data.draw(st.booleans()), belady=data.draw(st.booleans()))
+    rule = replace(rule, **data.draw(ways(trace)))
     path = data.draw(paths(trace, rule.block_tokens))
     target = next(iter(trace.pred_order.values()), trace.use_order)
     args = (trace.use_order, target, path, rule)
@@ -129,6 +140,61 @@ def test_a_cap_over_heads_grants_as_much_as_separate_caps_or_more(
 
 @settings(max_examples=60, deadline=None)
 @given(attention_traces(), residency_rules())
+def test_a_shared_cap_takes_nothing_away_from_a_head_of_the_layer(
+    trace: AttentionTrace, rule: ResidencyRule
+) -> None:
+    """Every head of a layer admits what it would alone, or more."""
+    rule = replace(rule, cap_over_heads=True, depth_blocks=None)
+    log = simulate(trace.use_order, trace.use_order, trace.position, rule)
+    assert (log.admitted >= np.minimum(log.needed, rule.cap_blocks)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(attention_traces(), residency_rules())
+def test_a_cap_over_layers_is_kept_and_used(trace: AttentionTrace, rule: ResidencyRule) -> None:
+    """All heads admit C each at most; each layer what its share by the last misses allows."""
+    rule = replace(rule, cap_over_layers=True, depth_blocks=None)
+    log = simulate(trace.use_order, trace.use_order, trace.position, rule)
+    cap = min(rule.cap_blocks, rule.pool_blocks)
+    total = cap * log.needed[0].size
+    needed, admitted = log.needed.sum(axis=2), log.admitted.sum(axis=2)
+    assert (admitted.sum(axis=1) <= total).all()
+    for before, now, moved in zip(needed, needed[1:], admitted[1:], strict=False):
+        quotas = np.array(split_by_need(before.tolist(), total))
+        assert total == quotas.sum()
+        assert (np.abs(quotas * before.sum() - total * before) < max(before.sum(), 1)).all()
+        np.testing.assert_array_equal(np.minimum(now, quotas), moved)
+
+
+@settings(max_examples=60, deadline=None)
+@given(attention_traces(), residency_rules())
+def test_a_cap_over_one_layer_is_that_of_the_layer(
+    trace: AttentionTrace, rule: ResidencyRule
+) -> None:
+    """With a single layer both ways to share are one."""
+    use = trace.use_order[:, :1]
+    logs = [
+        simulate(use, use, trace.position, replace(rule, **{way: True}), moves=True)
+        for way in ("cap_over_heads", "cap_over_layers")
+    ]
+    assert_same(*logs)
+
+
+@pytest.mark.parametrize("way", ["cap_over_heads", "cap_over_layers"])
+def test_sharing_changes_nothing_where_all_heads_need_their_cap(way: str) -> None:
+    """Two blocks of each head change in every step, and the cap is two."""
+    steps, layers, heads = 8, 3, 2
+    ring = (np.arange(steps)[:, None] * 2 + np.arange(4)) % 12
+    use = np.broadcast_to(ring[:, None, None], (steps, layers, heads, 4)).astype(np.uint16)
+    position = np.full(steps, 12 * 4)
+    rule = ResidencyRule(4, 4, 2, sink_blocks=0, recent_blocks=0, block_tokens=4)
+    own = simulate(use, use, position, rule, moves=True)
+    assert (own.needed[1:] == 2).all()
+    assert_same(own, simulate(use, use, position, replace(rule, **{way: True}), moves=True))
+
+
+@settings(max_examples=60, deadline=None)
+@given(attention_traces(), residency_rules())
 def test_no_eviction_misses_less_than_belady(trace: AttentionTrace, rule: ResidencyRule) -> None:
     """Without a cap, knowing the future needs no more fetches than the least recently selected."""
     rule = replace(rule, cap_blocks=rule.pool_blocks, depth_blocks=None)
@@ -149,6 +215,42 @@ def test_heads_that_share_a_cap_by_hand() -> None:
         log = simulate(use, use, position, rule)
         assert [0, 2] == log.needed[1, 0].tolist()
         assert expected == log.admitted[1, 0].tolist()
+
+
+def attention_by_hand(gainful: bool) -> list[list[int]]:
+    """Return the pools of one head, pool 3 and choice 2: block 0 is heavy, 1 and 2 are light."""
+    use = order([0, 1, 2, 3, 4], *[[1, 2, 0, 3, 4]] * 3, [3, 4, 1, 2, 0])
+    mass = np.zeros((5, 1, 1, 6), dtype=np.uint8)
+    mass[..., :5] = [250, 200, 190, 100, 100]
+    rule = ResidencyRule(2, 3, 2, sink_blocks=0, recent_blocks=1, block_tokens=4)
+    rule = replace(rule, least_attended=True, gainful=gainful)
+    log = simulate(use, use, np.full(5, 23), rule, mass=mass, moves=True)
+    assert log.moves is not None
+    slots, pools = log.moves.start[0, 0].copy(), []
+    for step in range(5):
+        span = slice(log.moves.offset[step], log.moves.offset[step + 1])
+        slots[log.moves.slot[span]] = log.moves.block[span]
+        pools.append(sorted(slots.tolist()))
+    return pools
+
+
+def test_the_least_attended_block_leaves_by_hand() -> None:
+    """Blocks 3 and 4 take the slots of the light ones, although 0 was selected longest ago."""
+    pools = attention_by_hand(gainful=False)
+    assert [[0, 1, NO_BLOCK], *[[0, 1, 2]] * 3, [0, 3, 4]] == pools
+
+
+def test_fetches_that_are_not_worth_it_wait_by_hand() -> None:
+    """Block 2 was worth its share; 1 held more than that, so that only 2 is given up for 3."""
+    pools = attention_by_hand(gainful=True)
+    assert [[0, 1, NO_BLOCK], *[[0, 1, 2]] * 3, [0, 1, 3]] == pools
+
+
+def test_eviction_by_attention_needs_mass() -> None:
+    """Without mass in the trace there is nothing to evict by."""
+    trace, rule = make_trace(1, with_mass=False), ResidencyRule(4, 4, 4, least_attended=True)
+    with pytest.raises(InputError, match="mass"):
+        simulate(trace.use_order, trace.use_order, trace.position, rule)
 
 
 def test_worked_example_by_hand() -> None:
@@ -186,6 +288,16 @@ def test_total_mass_sums_all_blocks() -> None:
     np.testing.assert_allclose(
         decode_mass(trace.mass[rows]).sum(axis=-1), total_mass(trace.mass, rows), atol=1e-9
     )
+
+
+@pytest.mark.parametrize(
+    ("field", "others"),
+    [("least_attended", {"belady": True, "least_attended": True}), ("gainful", {"gainful": True})],
+)
+def test_ways_that_contradict_each_other_are_refused(field: str, others: dict[str, bool]) -> None:
+    """One eviction at a time; worth is known by attention alone."""
+    with pytest.raises(InputError, match=field):
+        ResidencyRule(4, 4, 4, **others)
 
 
 @pytest.mark.parametrize(
