@@ -77,8 +77,8 @@ def _difference(trace: AttentionTrace, scenario: Scenario) -> str:
     if same_model and same_shape and first <= shortest and longest <= last:
         return ""
     return (
-        f"trace {trace.name} stands for another case: {source}, {trace.layers:,} of "
-        f"{trace.model_layers:,} layers, {trace.kv_heads:,} KV heads, {first:,} to {last:,} "
-        f"tokens; the run: {model.name}, {model.layers:,} layers, {model.kv_heads:,} KV heads, "
+        f"trace {trace.name} stands for another case: {source}, "
+        f"{len(trace.full_layers):,} full-attention layers of {trace.model_layers:,}, "
+        f"{trace.kv_heads:,} KV heads, {first:,} to {last:,} tokens; the run: {model.name}, {model.layers:,} layers, {model.kv_heads:,} KV heads, "
         f"{shortest:,} to {longest:,} tokens"
     )
