@@ -79,6 +79,7 @@ def _difference(trace: AttentionTrace, scenario: Scenario) -> str:
     return (
         f"trace {trace.name} stands for another case: {source}, "
         f"{len(trace.full_layers):,} full-attention layers of {trace.model_layers:,}, "
-        f"{trace.kv_heads:,} KV heads, {first:,} to {last:,} tokens; the run: {model.name}, {model.layers:,} layers, {model.kv_heads:,} KV heads, "
+        f"{trace.kv_heads:,} KV heads, {first:,} to {last:,} tokens; "
+        f"the run: {model.name}, {model.layers:,} layers, {model.kv_heads:,} KV heads, "
         f"{shortest:,} to {longest:,} tokens"
     )

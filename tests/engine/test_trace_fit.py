@@ -40,7 +40,8 @@ def test_a_trace_of_another_model_or_context_is_told() -> None:
     trace = load_trace("smollm2-prose")
     run = replace(scenario("oasis", workload=closed_loop(2, 100_000, 40)), traces=(trace,))
     (line,) = trace_notes(run)
-    assert "SmolLM2-135M-Instruct, 6 of 30 layers, 3 KV heads, 4,097 to 4,160 tokens" in line
+    about = "6 full-attention layers of 30, 3 KV heads, 4,097 to 4,160 tokens"
+    assert f"SmolLM2-135M-Instruct, {about}" in line
     assert "100,000 to 100,040 tokens" in line
     model = replace(
         run.model, name="SmolLM2-135M-Instruct", layers=trace.layers, kv_heads=trace.kv_heads
