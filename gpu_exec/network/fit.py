@@ -17,6 +17,7 @@ from oasis_sim.units import PS_PER_S
 LARGEST_POSTING_SHARE = 0.9
 """Of the time of the smallest descriptor; the rest is at least some wire time."""
 COALESCED_POSTING_SHARE = 0.1
+STEPS_BETWEEN = 4
 LARGEST_RATE = 1e15
 """Bytes per second of no link; what looks like more is no transfer time."""
 
@@ -110,7 +111,7 @@ def profile_of(
         latency_ps=round(terms.fixed_s * PS_PER_S),
         posting_ps=round(terms.posting_s * PS_PER_S),
         completion_ps=0,
-        efficiency=curve([(float(size), min(1.0, got / rate)) for size, got in rates.items()]),
+        efficiency=curve([(size, min(1.0, got / rate)) for size, got in _between(rates)]),
         coalesce_bytes=min(sizes, default=max(terms.wire_s)),
         remote_bytes=info.remote_bytes,
         sources={
@@ -121,11 +122,26 @@ def profile_of(
             "latency": f"{measured}: time of a transfer that no descriptor explains",
             "posting": f"{measured}: time of a descriptor that its bytes do not explain",
             "completion": "contained in the latency",
-            "efficiency": f"{measured}: bytes per second of a descriptor without posting",
+            "efficiency": f"{measured}: bytes per second of a descriptor without posting, at "
+            f"{len(rates)} sizes; between them logarithms are interpolated",
             "coalesce": "the smallest measured size of which posting takes less than a tenth",
             "remote_capacity": "memory of the peer as its system reports it",
         },
     )
+
+
+def _between(rates: Mapping[int, float]) -> list[tuple[float, float]]:
+    """Return rates at the sizes and between them, straight lines of logarithm over logarithm.
+
+    A profile interpolates shares, which would make a descriptor of a constant time too fast.
+    """
+    sizes = np.log(np.array(sorted(rates), dtype=float))
+    logs = np.log(np.array([rates[size] for size in sorted(rates)]))
+    ends = np.arange(len(sizes), dtype=float)
+    places = np.linspace(0.0, ends[-1], 1 + STEPS_BETWEEN * (len(sizes) - 1))
+    all_sizes = np.round(np.exp(np.interp(places, ends, sizes)))
+    all_rates = np.exp(np.interp(places, ends, logs))
+    return [(float(x), float(y)) for x, y in zip(all_sizes, all_rates, strict=True)]
 
 
 def _posting_is_small(terms: Terms, wire_s: float) -> bool:

@@ -30,6 +30,10 @@ class Effort:
     seconds: float = 0.3
 
 
+GPU_EFFORT = Effort(seconds=0.15)
+"""Between GPUs: each transfer is checked in host memory, which takes tens of milliseconds."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """Hold the seconds of every transfer of one point, in the order of time."""

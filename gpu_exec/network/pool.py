@@ -9,7 +9,6 @@ import numpy as np
 from gpu_exec.network.stamps import POISON, WORD_BYTES, Units, Words, units_of
 from oasis_sim.errors import GpuUnavailable
 
-
 SPIN_CYCLES = 8_000_000
 """About four milliseconds, longer than all transfers but the slowest."""
 
@@ -129,7 +128,7 @@ class GpuPool:
             if self._side is None:
                 self._side = torch.cuda.Stream()
             with torch.cuda.stream(self._side):
-                torch.cuda._sleep(SPIN_CYCLES)
+                torch.cuda._sleep(SPIN_CYCLES)  # noqa: SLF001 - the one kernel that does nothing
 
     def _settle(self) -> None:
         _torch().cuda.synchronize(self.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import click
@@ -51,7 +52,7 @@ def _serve(values: Mapping[str, Any]) -> None:
 def _measure(values: Mapping[str, Any]) -> None:
     from gpu_exec.network import judge
     from gpu_exec.network.fit import fit_terms, profile_of
-    from gpu_exec.network.measure import measure
+    from gpu_exec.network.measure import GPU_EFFORT, Effort, measure
     from gpu_exec.network.nixl_transport import NixlTransport
     from gpu_exec.network.points import most_bytes_of, points
     from gpu_exec.origin import network_origin
@@ -67,7 +68,9 @@ def _measure(values: Mapping[str, Any]) -> None:
     transport = NixlTransport(values["memory"], values["peer"])
     try:
         wanted = points(most_bytes_of(values["memory"]))
-        readings = measure(transport, wanted, progress=lambda text: note(text, values["quiet"]))
+        effort = GPU_EFFORT if values["memory"] == "gpu" else Effort()
+        tell = partial(note, quiet=values["quiet"])
+        readings = measure(transport, wanted, effort, tell)
     finally:
         transport.close()
     if values["raw"] is not None:  # kept whatever the fit makes of it

@@ -130,7 +130,7 @@ def test_times_that_do_not_grow_are_refused() -> None:
 
 
 def test_a_link_too_fast_to_show_its_bytes_is_fitted() -> None:
-    """Where sizes make no difference, posting explains it all, and the wire keeps its nominal rate."""
+    """Where sizes make no difference the wire keeps its nominal rate, and times come out right."""
     nominal = 450 * 10**9
     readings = [
         Reading(point, (5e-6 + 3e-6 * point.count + (point.unit_bytes % 7) * 1e-9,))
