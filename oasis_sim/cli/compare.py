@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from oasis_sim.report.side_by_side import Case
 
 SELECTING = ("budget", "evict")
-FETCHING = ("fetch_ratio", "cap_blocks", "pool", "predictor")
+FETCHING = ("fetch_ratio", "cap_blocks", "cap_over", "pool", "predictor", "admit")
 
 
 @click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})

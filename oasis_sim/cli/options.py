@@ -41,7 +41,9 @@ SCHEME_PARTS = {
     "budget": "budget_tokens",
     "pool": "pool_factor",
     "block_size": "block_tokens",
+    "cap_over": "cap_over",
     "evict": "evict",
+    "admit": "admit",
 }
 LOAD_OPTIONS = (
     "workload",
@@ -136,7 +138,13 @@ SCENARIO_OPTIONS = (
         "--pool", type=FiniteNumber(1, 1024), help="Resident slots, as a multiple of the budget."
     ),
     click.option("--block-size", type=click.IntRange(1, 4096), help="Tokens per block."),
-    click.option("--evict", metavar="RULE", help="Eviction rule: least_recently_selected."),
+    click.option(
+        "--cap-over", metavar="WHAT", help="Who shares the cap: head (nobody), layer or model."
+    ),
+    click.option(
+        "--evict", metavar="RULE", help="Who leaves: least_recently_selected or least_attended."
+    ),
+    click.option("--admit", metavar="RULE", help="Which misses are fetched: all or gainful."),
     click.option(
         "--predictor",
         metavar="NAME",

@@ -76,6 +76,8 @@ def test_a_request_file_brings_its_own_sizes() -> None:
         ({"scheme": "dense", "fetch_ratio": 0.1}, "dense"),
         ({"budget": 100}, "multiple"),
         ({"evict": "random"}, "least_recently_selected"),
+        ({"cap_over": "request"}, "head, layer, model"),
+        ({"admit": "gainful"}, "least_attended"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(given: dict[str, Any], hint: str) -> None:
