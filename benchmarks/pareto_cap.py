@@ -1,4 +1,4 @@
-"""Captured attention mass and agreement against step time: fixed cap, adaptive cap, larger pool.
+"""Captured attention mass and agreement against step time: fixed and adaptive caps, larger pools.
 
     python benchmarks/pareto_cap.py [--trace NAME ...] [--all] [--svg docs/pareto-cap.svg]
 
@@ -6,8 +6,10 @@ Qwen3-8B on one H200, engine `gpu_exec`, context 8K, on every shipped trace (rec
 model are mapped on its layers and heads). Two loads: `steady`, 64 rows in every step, and `mixed`,
 128 requests of log-normal lengths that end one after the other, so that the batch shrinks to one
 row. Steps with prefill do not count. Step time, mass and agreement are means over output tokens.
-The fixed cap is measured at ratios 0.01 to 0.2, and 0.5 and 1; `mass +` and `agreement +` are the
-distance above the line through the best fixed caps at equal step time; GB are HBM of one request.
+The fixed cap, with the published eviction, is measured at ratios 0.01 to 0.2, and 0.5 and 1; `mass
++` and `agreement +` are the distance above the line through the best fixed caps at equal step time;
+GB are HBM of one request. `by attention` is a fixed cap that evicts the least attended block;
+`adaptive, published eviction` is an adaptive cap without this and without worthwhile fetches alone.
 
 Prints the table of docs/schemes.md (`--all`: every case, with the fixed caps that it beats: those
 that take more time and capture no more mass). `--svg` draws the picture, the same bytes each time.
@@ -66,8 +68,18 @@ LOG_SPREAD = 1.0
 LOADS = ("steady", "mixed")
 FIXED_RATIOS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.065, 0.08, 0.1, 0.125, 0.15, 0.175, 0.2, 0.5, 1.0)
 POOL_RATIOS = (0.02, 0.05, 0.1, 0.2)
+BY_ATTENTION = "by attention"
+PUBLISHED = "adaptive, published eviction"
 POOLS = (1.5, 2.0)
-SHOWN = (("fixed", 0.02), ("fixed", 0.05), ("fixed", 0.2), ("pool 1.5x", 0.02), ("pool 2x", 0.02))
+SHOWN = (
+    ("fixed", 0.02),
+    ("fixed", 0.05),
+    ("fixed", 0.2),
+    ("pool 1.5x", 0.02),
+    ("pool 2x", 0.02),
+    (BY_ATTENTION, 0.02),
+    (BY_ATTENTION, 0.05),
+)
 """Fixed caps, by family and ratio, in the documented table of load `steady`."""
 
 EQUAL_MASS = 0.0005
@@ -106,9 +118,12 @@ def cases(options: Mapping[str, Any]) -> tuple[Case, ...]:
     found: list[Case] = []
     fixed = [("fixed", 1.0, ratio) for ratio in FIXED_RATIOS]
     pools = [(f"pool {pool:g}x", pool, ratio) for pool in POOLS for ratio in POOL_RATIOS]
+    pools += [(BY_ATTENTION, 1.0, ratio) for ratio in POOL_RATIOS]
     seen: set[tuple[str, int]] = set()
     for family, pool, ratio in (*fixed, *pools):
-        scheme = with_options(load_scheme("oasis"), fetch_ratio=ratio, pool_factor=pool, **options)
+        evict = "least_attended" if family == BY_ATTENTION else None
+        parts = {"fetch_ratio": ratio, "pool_factor": pool, "evict": evict}
+        scheme = with_options(load_scheme("oasis"), **parts, **options)
         cap = scheme.admission_cap
         if (family, cap) not in seen:
             seen.add((family, cap))
@@ -118,6 +133,8 @@ def cases(options: Mapping[str, Any]) -> tuple[Case, ...]:
         scheme = with_options(load_scheme("oasis-adaptive"), pool_factor=pool, **options)
         name = "adaptive" if pool == 1 else f"adaptive, pool {pool:g}x"
         found.append(Case(name, name, shown=True, scheme=scheme))
+    scheme = with_options(load_scheme("oasis-adaptive"), evict="least_recently_selected", **options)
+    found.append(Case(PUBLISHED, PUBLISHED, shown=True, scheme=scheme))
     return tuple(found)
 
 
@@ -226,6 +243,8 @@ MARKS: Mapping[str, dict[str, Any]] = MappingProxyType(
         "fixed": {"color": "0.0", "linestyle": "-", "marker": "o"},
         "pool 1.5x": {"color": "0.55", "linestyle": "--", "marker": "s"},
         "pool 2x": {"color": "0.55", "linestyle": ":", "marker": "D"},
+        BY_ATTENTION: {"color": "0.0", "linestyle": "-.", "marker": "x"},
+        PUBLISHED: {"color": "0.0", "linestyle": "", "marker": "+", "markersize": 8},
         "adaptive": {"color": "0.0", "linestyle": "", "marker": "*", "markersize": 11},
         "adaptive, pool 1.5x": {
             "color": "0.0",
@@ -259,7 +278,7 @@ def draw(studies: Studies, path: Path) -> None:
         for axes in grid[-1]:
             axes.set_xlabel("step time (ms)")
         handles, labels = grid[0][0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(MARKS))
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(MARKS) // 2)
         save_figure(figure, path)
 
 
