@@ -50,8 +50,8 @@ class PagedBackend:
         check_rules(rules)
         if not all(plan.plain for plan in plans):
             raise InputError(
-                "the GPU path scans exact extreme keys and has one cap: no other index, corrected "
-                "or rehearsed choices, rebuilt keys or caps by step",
+                "the GPU path scans exact extreme keys, evicts by age and has one cap per head: no "
+                "other index, corrected or rehearsed choices, rebuilt keys or caps by step",
                 fix="use --device cpu",
             )
         if any(plan.host_8bit for plan in plans):

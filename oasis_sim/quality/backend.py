@@ -17,6 +17,7 @@ from torch import Tensor
 from oasis_sim.quality.drift import QueryDrift
 from oasis_sim.quality.key_index import EXACT_EXTREMES, EXTREMES_FP8, KeyIndex
 from oasis_sim.quality.pools import PoolStep, RowPools
+from oasis_sim.quality.quotas import LayerQuotas
 from oasis_sim.quality.rows import Memory
 from oasis_sim.quality.start import Start
 from oasis_sim.quality.store import LayerBounds, LayerStore, Rows
@@ -55,7 +56,9 @@ class LoopPlan:
     def plain(self) -> bool:
         """Tell whether rule and predictor say all: extreme keys, one cap, nothing corrected."""
         rest = replace(self, host_8bit=False)
-        return rest == LoopPlan(self.rule, self.predictor) and self.rule.depth_blocks is None
+        rule = self.rule
+        more = rule.least_attended or rule.cap_over_layers or rule.depth_blocks is not None
+        return rest == LoopPlan(rule, self.predictor) and not more
 
 
 class TruePass(Protocol):
@@ -183,6 +186,7 @@ class Reference:
             drift=QueryDrift(first.correction_share, start.kv_heads)
             if first.correction_share
             else None,
+            quotas=LayerQuotas(start.kv_heads, layers if first.rule.cap_over_layers else ()),
         )
 
     def full(self, start: Start, rows: int) -> Memory:

@@ -97,8 +97,6 @@ def check_measured(scheme: Scheme) -> None:
         and not (own_order and scheme.admission_cap == scheme.chosen_blocks),
         "keys along some directions score tokens; leave --block-size at 1": index.kind == DIRECTIONS
         and scheme.block_tokens > 1,
-        "caps shared over layers are not decoded here": scheme.cap_over == "model",
-        "eviction by attention is not decoded here": scheme.evict == "least_attended",
         "host memory of this precision is not decoded here": scheme.host_bytes_per_element > 1,
     }
     for reason, applies in reasons.items():

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from oasis_sim.quality.observed import Places, ReadShares
 from oasis_sim.residency.rule import ResidencyRule
 from oasis_sim.trace.trace import NO_BLOCK, Order
-
-_NEVER = np.iinfo(np.int64).max
 
 Blocks = NDArray[np.bool_]
 Counts = NDArray[np.int32]
@@ -61,11 +60,17 @@ class RowPools:
         ]
         self._depth = _column(rule.depth for rule in rules)
         self._reuse = reuse
+        self._gainful = np.array([rule.gainful for rule in rules])[:, None, None]
+        self._fetched: Places = (np.empty(0, np.intp), np.empty(0, np.intp), np.empty(0, np.int64))
         self._first = _column(rule.sink_blocks for rule in rules)
-        self._shared_caps = np.array([rule.cap_over_heads for rule in rules])
+        self._shared_caps = np.array(
+            [rule.cap_over_heads or rule.cap_over_layers for rule in rules]
+        )
         self._most = max(rule.chosen_blocks for rule in rules)
         self._resident = np.zeros((rows, heads, blocks), dtype=np.bool_)
         self._stamp = np.zeros((rows, heads, blocks), dtype=np.int64)
+        self._read = np.zeros_like(self._resident)
+        self.shares = ReadShares(self.shape) if rules[0].least_attended else None
         self._step = 0
 
     @property
@@ -73,11 +78,20 @@ class RowPools:
         """Return rows, heads and blocks."""
         return self._resident.shape
 
-    def advance(self, position: int, use: Order, target: Order) -> PoolStep:
+    @property
+    def cap(self) -> NDArray[np.int64]:
+        """Return each row's admissions per head in the step to come, [R, 1, 1]."""
+        cap = _column(caps[(self._step - 1) % len(caps)] for caps in self._caps)
+        return np.minimum(cap, self._pool)
+
+    def advance(
+        self, position: int, use: Order, target: Order, quota: NDArray[np.int64] | None = None
+    ) -> PoolStep:
         """Take the next step, at a token position; orders [R, H, N], best first.
 
         ``use`` is the order by the step's true query, ``target`` the one that was predicted for
-        this step. The first step starts with the true set, whatever was predicted.
+        this step; ``quota`` are the layer's admissions by row, [R], where layers share them. The
+        first step starts with the true set, whatever was predicted.
         """
         last = _column(rule.last_candidate(position) for rule in self._rules)
         true_rank = self._ranked(use, last)
@@ -89,8 +103,8 @@ class RowPools:
         else:
             rank = self._ranked(target, last)
             goal = self._marked(rank)
-            needed, admitted, drop = self._move(rank, goal)
-        read = self._resident if drop is None else self._resident & ~drop
+            needed, admitted, drop = self._move(rank, goal, quota)
+        read = self._read = self._resident if drop is None else self._resident & ~drop
         blocks = position // self._rules[0].block_tokens + 1
         ids = np.arange(blocks)
         always = (ids < self._first) | (ids > last)
@@ -125,20 +139,25 @@ class RowPools:
         marked[row, head, ranked[row, head, place]] = True
         return marked
 
-    def _move(self, ranked: NDArray[np.int64], goal: Blocks) -> tuple[Counts, Counts, Blocks]:
+    def observe(self, shares: NDArray[np.float64]) -> None:
+        """Learn what share of all that was read attention gave to each block, [R, H, B]."""
+        if self.shares is not None:
+            self.shares.note(shares, self._read, self._fetched)
+
+    def _move(
+        self, ranked: NDArray[np.int64], goal: Blocks, quota: NDArray[np.int64] | None
+    ) -> tuple[Counts, Counts, Blocks]:
         """Admit, evict and stamp; return needed, admitted and what is resident but not read."""
         here = np.take_along_axis(self._resident, np.maximum(ranked, 0), axis=-1)
         missing = (ranked >= 0) & ~here
-        granted = self._granted(missing & (np.arange(ranked.shape[-1]) < self._depth))
-        row, head, place = np.nonzero(granted)
         outside = self._resident & ~goal
-        leaving = np.where(
-            outside, self._stamp * outside.shape[-1] + np.arange(outside.shape[-1]), _NEVER
-        )
+        granted = self._granted(self._eligible(missing, outside), quota)
+        row, head, place = np.nonzero(granted)
+        self._fetched = row, head, ranked[row, head, place]
+        age = self._stamp if self.shares is None else self.shares.known
+        leaving = np.argsort(np.where(outside, age, np.nan), axis=-1, kind="stable")
         leave_rank = np.empty_like(leaving)
-        np.put_along_axis(
-            leave_rank, np.argsort(leaving, axis=-1), np.arange(outside.shape[-1]), axis=-1
-        )
+        np.put_along_axis(leave_rank, leaving, np.arange(outside.shape[-1]), axis=-1)
         admitted = granted.sum(axis=-1, dtype=np.int32)
         held = self._resident.sum(axis=-1) + admitted
         excess = np.maximum(held - self._pool[..., 0], 0)
@@ -146,31 +165,41 @@ class RowPools:
         self._resident &= ~(outside & (leave_rank < excess[..., None]))
         self._resident[row, head, ranked[row, head, place]] = True
         self._stamp[goal & self._resident] = self._step
+        if self.shares is not None:
+            self.shares.forget(self._fetched)
         drop = outside & (leave_rank < (excess + unread)[..., None])
         if not self._reuse:
             whole = (ranked >= 0).sum(axis=-1, dtype=np.int32)
             return whole, whole, drop
         return missing.sum(axis=-1, dtype=np.int32), admitted, drop
 
-    def _granted(self, missing: Blocks) -> Blocks:
+    def _eligible(self, missing: Blocks, outside: Blocks) -> Blocks:
+        """Return which missing blocks are worth a fetch: deep ones and poor ones may not be."""
+        eligible = missing & (np.arange(missing.shape[-1]) < self._depth)
+        if self.shares is None or not self._gainful.any():
+            return eligible
+        room = self.shares.room(outside, self._pool[..., 0] - self._resident.sum(axis=-1))
+        gainful = np.cumsum(eligible, axis=-1) <= room[..., None]
+        return np.asarray(eligible & (gainful | ~self._gainful))
+
+    def _granted(self, missing: Blocks, quota: NDArray[np.int64] | None) -> Blocks:
         """Return which missing blocks may be fetched, best first.
 
         Where heads share their caps, each head's first miss comes before every head's second.
         """
-        cap = _column(caps[(self._step - 1) % len(caps)] for caps in self._caps)
+        cap = self.cap
         turn = np.cumsum(missing, axis=-1)
         alone = turn <= cap
         if not self._shared_caps.any():
             return missing & alone
         heads = missing.shape[1]
+        totals = cap[:, 0, 0] * heads if quota is None else quota
         row, head, place = np.nonzero(missing)
         waiting = np.zeros((len(missing), missing.shape[2] + 1, heads), dtype=np.bool_)
         waiting[row, turn[row, head, place], head] = True
         before = np.cumsum(waiting.reshape(len(missing), -1), axis=-1).reshape(waiting.shape)
         together = np.zeros_like(missing)
-        together[row, head, place] = before[row, turn[row, head, place], head] <= (
-            cap[row, 0, 0] * heads
-        )
+        together[row, head, place] = before[row, turn[row, head, place], head] <= (totals[row])
         return missing & np.where(self._shared_caps[:, None, None], together, alone)
 
 

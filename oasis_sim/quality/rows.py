@@ -12,6 +12,7 @@ from torch import Tensor
 
 from oasis_sim.quality.drift import QueryDrift
 from oasis_sim.quality.pools import Counts, PoolStep, RowPools
+from oasis_sim.quality.quotas import LayerQuotas
 from oasis_sim.quality.start import Start, rounded
 from oasis_sim.quality.store import ALL, LayerBounds, LayerStore, Rows, attend, attend_masked
 from oasis_sim.record.attention import LayerInput
@@ -41,6 +42,7 @@ class Memory:
     exact: dict[int, LayerBounds] = field(default_factory=dict)
     always: dict[int, NDArray[np.bool_]] = field(default_factory=dict)
     drift: QueryDrift | None = None
+    quotas: LayerQuotas = field(default_factory=LayerQuotas)
     targets: dict[int, Order] = field(default_factory=dict)
     rehearsed: dict[int, Tensor] = field(default_factory=dict)
 
@@ -112,6 +114,12 @@ class Memory:
             order[self.always[layer][heads, order]] = NO_BLOCK
         return order
 
+    def by_block(self, shares: Tensor) -> NDArray[np.float64]:
+        """Return the sums of shares by token [R, H, tokens] over blocks, [R, H, B]."""
+        size = self.start.block_tokens
+        wide = torch.nn.functional.pad(shares.double(), (0, -shares.shape[-1] % size))
+        return np.asarray(wide.unflatten(-1, (-1, size)).sum(dim=-1))
+
     def token_mask(self, attended: NDArray[np.bool_], tokens: int) -> Tensor:
         """Return which of the first tokens lie in blocks [R, H, B], bool [H, R, tokens]."""
         wide = torch.from_numpy(attended).repeat_interleave(self.start.block_tokens, dim=-1)
@@ -158,13 +166,18 @@ class TrueRows:
         if (alike := memory.alike(inputs, order, self.position)) is not None:
             self.alike[layer] = alike
         target = memory.target(inputs, order, self.position)
-        moved = memory.pools[layer].advance(self.position, order, target)
+        pools = memory.pools[layer]
+        moved = pools.advance(self.position, order, target, memory.quotas.of(layer, pools.cap))
+        memory.quotas.note(layer, moved.needed)
         if layer in memory.always:
             more = memory.always[layer][:, : moved.attended.shape[-1]]
             moved = replace(moved, attended=moved.attended | more)
         self.moved[layer] = moved
         mask = memory.token_mask(moved.attended, store.filled)
-        out, mass = attend_masked(store, inputs, ALL, mask)
+        watched = pools.shares is not None
+        out, mass, read = attend_masked(store, inputs, ALL, mask, by_token=watched)
+        if read is not None:
+            pools.observe(memory.by_block(read))
         self.mass[layer] = np.asarray(mass)
         return out
 

@@ -188,12 +188,13 @@ def attend(store: LayerStore, inputs: LayerInput, rows: Rows, tokens: int) -> Te
 
 
 def attend_masked(
-    store: LayerStore, inputs: LayerInput, rows: Rows, mask: Tensor
-) -> tuple[Tensor, Tensor]:
+    store: LayerStore, inputs: LayerInput, rows: Rows, mask: Tensor, *, by_token: bool = False
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """Attend the first tokens where a mask is true, bool [H, R, tokens].
 
-    Returns the heads' output [Hq, R, d] and the share of full attention that the mask holds, a
-    mean over each group, float64 [R, H].
+    Returns the heads' output [Hq, R, d]; the share of full attention that the mask holds, float64
+    [R, H]; with ``by_token`` the share of what was read by token, [R, H, tokens]; both means over
+    each group.
     """
     tokens = mask.shape[-1]
     scores = store.scores(inputs.query * inputs.scaling, rows, 0, tokens)
@@ -205,7 +206,8 @@ def attend_masked(
     out = store.weighted(weights, rows, 0, tokens) / _by_query(read)
     # A hidden score far above all that are read makes the whole infinite, and the share 0.
     share = (read / whole).double().mean(dim=1).transpose(0, 1)
-    return out.to(inputs.query.dtype), share
+    each = (weights / read[..., None]).mean(dim=1).transpose(0, 1) if by_token else None
+    return out.to(inputs.query.dtype), share, each
 
 
 def _by_query(sums: Tensor) -> Tensor:

@@ -63,9 +63,9 @@ def decode(model, path, plans):
     return logits, loops.logs
 
 
-def rule(chosen=4, pool=4, cap=4, sink=0, recent=1, shared=False) -> ResidencyRule:
-    """Return a rule for the tiny models; heads may share their caps."""
-    return ResidencyRule(chosen, pool, cap, sink, recent, BLOCK, cap_over_heads=shared)
+def rule(chosen=4, pool=4, cap=4, sink=0, recent=1, **more) -> ResidencyRule:
+    """Return a rule for the tiny models."""
+    return ResidencyRule(chosen, pool, cap, sink, recent, BLOCK, **more)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,9 @@ def test_sliding_window_layers_see_their_window(tiny_model, tiny_prompt):
         {"cap": 1},
         {"cap": 0},
         {"chosen": 3, "pool": 6, "cap": 2},
-        {"cap": 1, "shared": True},
+        {"cap": 1, "cap_over_heads": True},
+        {"cap": 1, "cap_over_layers": True},
+        {"cap": 3, "depth_blocks": 2},
         {"chosen": 3, "pool": 3, "cap": 1, "sink": 1, "recent": 2},
     ],
 )

@@ -230,6 +230,25 @@ def test_caps_by_step_stand_for_an_adaptive_cap(model, prompt):
         case(model, prompt, small("oasis"), step_caps=(1,))
 
 
+def test_shares_of_blocks_are_those_that_attention_read(model, prompt):
+    """Every scheme that learns from attention is told shares that sum to one."""
+    from oasis_sim.quality.pools import RowPools
+
+    seen = []
+    observe = RowPools.observe
+
+    def watched(self, shares):
+        seen.append(shares.sum(axis=-1))
+        observe(self, shares)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowPools, "observe", watched)
+        found = case(model, prompt, small("oasis-adaptive"), step_caps=(1, 2))
+    assert 0.0 < found["admitted"]["mean"] <= 1.5 / 4
+    assert 5 * STEPS == len(seen)
+    np.testing.assert_allclose(np.stack(seen), 1.0, rtol=1e-5)
+
+
 def test_an_index_in_eight_bits_is_compared_with_the_exact_one(model, prompt):
     """Nearly all blocks are chosen alike; without it nothing is compared."""
     exact, rounded = (case(model, prompt, small("oasis"), index_fp8=on) for on in (False, True))
