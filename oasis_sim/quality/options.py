@@ -77,12 +77,15 @@ def vary_scheme(
     some_budgets: list[int | None] = [*budgets] or [None]
     some_predictors: list[str | None] = [*predictors] or [None]
     some_ratios: list[float | None] = [*ratios] or [None]
-    return tuple(
+    varied = tuple(
         with_options(scheme, budget_tokens=budget, predictor=predictor, fetch_ratio=ratio)
         for budget in some_budgets
         for predictor in some_predictors
         for ratio in some_ratios
     )
+    for each in varied:
+        check_measured(each)
+    return varied
 
 
 def check_measured(scheme: Scheme) -> None:
@@ -135,6 +138,29 @@ def index_of(scheme: Scheme) -> KeyIndex:
         f"scheme {scheme.name}: key_index_share {scheme.key_index_share:g} is neither two keys per "
         "unit (extremes), nor one (means), nor a part of the key of every token"
     )
+
+
+def approximations(scheme: Scheme) -> tuple[str, ...]:
+    """Return in what a scheme's decode differs from the system that it describes."""
+    index = index_of(scheme)
+    texts = {
+        "partial keys are those along the longest directions of the prompt's keys, not skewed "
+        "weights; all heads take the whole budget": index.kind == DIRECTIONS,
+        "the first full-attention layer has none before it and chooses by its own query": (
+            scheme.lookahead == "one_layer"
+        ),
+        "heads are corrected whose query moved most, as many as the scheme's share says, not those "
+        "below a fixed cosine": scheme.correction_share > 0,
+        "a mean key's score is the largest product with a group's queries, without their softmax": (
+            index.kind == MEANS
+        ),
+        "an accepted draft is not kept: one token per step": scheme.speculative,
+        "caps by step are those given, not those that hide under a step": scheme.adaptive_cap,
+        "decoded as on demand, which attends the same; traffic is counted after the last step": (
+            scheme.evict == "belady"
+        ),
+    }
+    return tuple(text for text, applies in texts.items() if applies)
 
 
 def _outliers(scheme: Scheme) -> int:

@@ -8,7 +8,7 @@ from typing import IO, Any
 
 from oasis_sim.fileio import printable
 from oasis_sim.quality.bootstrap import Estimate
-from oasis_sim.quality.result import CaseQuality, QualityResult
+from oasis_sim.quality.result import INDEX_AGREEMENT, CaseQuality, QualityResult
 from oasis_sim.units import KIB
 
 Rows = list[Sequence[Any]]
@@ -44,7 +44,8 @@ def headline(result: QualityResult) -> str:
     return printable(
         f"{facts['model']['name']}, {facts['text']['name']}: {facts['prompt_tokens']} tokens, "
         f"{facts['steps']} steps ({facts['trajectory']['source']}), blocks of "
-        f"{facts['block_tokens']}; drafter {facts['drafter']}; full attention: NLL "
+        f"{facts['block_tokens']}; scheme {facts['scheme']}; drafter {facts['drafter']}; full "
+        f"attention: NLL "
         f"{facts['full_attention_nll']:.3f}",
         400,
     )
@@ -52,7 +53,10 @@ def headline(result: QualityResult) -> str:
 
 def _legend(result: QualityResult) -> str:
     interval = result.facts["interval"]
-    return (
+    unlike = "".join(
+        f"{result.facts['scheme']}: {text}\n" for text in result.facts["approximations"]
+    )
+    return unlike + (
         "KL(full || sparse) and NLL in nats; overlap, needed, fetched: shares of the chosen "
         "blocks;\nown text: equal tokens before the first difference from full attention's. "
         f"[95 %: {interval['method']}, blocks of {interval['block_steps']} steps]\n"
@@ -64,7 +68,12 @@ def _table_rows(result: QualityResult) -> Rows:
         *("budget", "predictor", "ratio", "KL", "same top-1", "NLL +", "mass", "overlap"),
         *("needed", "fetched", "KiB/step", "own text"),
     )
-    return [header, *(_table_row(case) for case in result.cases)]
+    rows = [header, *(_table_row(case) for case in result.cases)]
+    alike = [case.estimates.get(INDEX_AGREEMENT) for case in result.cases]
+    if None in alike:
+        return rows
+    column = ["as exact keys", *(f"{found.mean:.3f}" for found in alike if found is not None)]
+    return [[*row, cell] for row, cell in zip(rows, column, strict=True)]
 
 
 def _table_row(case: CaseQuality) -> Sequence[Any]:

@@ -18,7 +18,7 @@ from oasis_sim.quality.bootstrap import CONFIDENCE, METHOD, BlockBootstrap
 from oasis_sim.quality.decode import ALIKE, COUNTED, Decoding, log_shares, plan_of
 from oasis_sim.quality.lowrank import low_rank_keys
 from oasis_sim.quality.measure import StepQuality, collect, compare_texts, summarise
-from oasis_sim.quality.options import QualityOptions, check_caps
+from oasis_sim.quality.options import QualityOptions, approximations, check_caps
 from oasis_sim.quality.result import CaseQuality, QualityResult
 from oasis_sim.quality.start import Start
 from oasis_sim.record.backend import RecordedModel
@@ -141,6 +141,7 @@ class _Study:
             "drafter": None if self.drafter is None else self.drafter.name,
             "scheme": self.schemes[0].name,
             "key_index": self.plans[0].index.kind,
+            "approximations": list(approximations(self.schemes[0])),
             "full_attention_nll": summary.full_nll(),
             "device": self.model.device,
             **self.backend.header(),

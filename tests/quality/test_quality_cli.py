@@ -102,6 +102,32 @@ def test_plot_is_written_and_the_same_each_time(model_folder, text_file, tmp_pat
     assert first == picture.read_bytes()
 
 
+def test_a_scheme_of_others_says_where_it_differs(model_folder, text_file, capsys):
+    """InfiniGen decodes tokens over a part of its keys; what is not as its own is said."""
+    line = arguments(
+        model_folder("llama"),
+        text_file,
+        *("--scheme", "infinigen", "--budget", "16", "--block-size", "1", "--no-free-run"),
+    )
+    assert 0 == main(line)
+    table = capsys.readouterr().out
+    assert "blocks of 1; scheme infinigen" in table
+    assert "infinigen: the first full-attention layer" in table
+    assert 0 == main([*line, "--format", "json"])
+    found = json.loads(capsys.readouterr().out)
+    assert ("directions", 2) == (found["key_index"], len(found["approximations"]))
+
+
+def test_an_index_in_eight_bits_has_a_column(model_folder, text_file, capsys):
+    """Table and CSV show how often exact keys choose alike."""
+    line = arguments(model_folder("llama"), text_file, "--index-fp8", "--no-free-run")
+    assert 0 == main(line)
+    assert "as exact keys" in capsys.readouterr().out
+    assert 0 == main([*line, "--format", "csv"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert all(0.5 < float(row["index_agreement"]) <= 1.0 for row in rows)
+
+
 @pytest.mark.parametrize(
     ("more", "code", "problem"),
     [
@@ -130,6 +156,10 @@ def test_plot_is_written_and_the_same_each_time(model_folder, text_file, tmp_pat
         (["--plot", "picture.gif"], 2, "picture format"),
         (["--plot", "no/such/place.svg"], 3, "no place for a file"),
         (["--block-size", "0"], 2, "block_tokens"),
+        (["--step-caps", "1,x"], 2, "no number of blocks"),
+        (["--step-caps", "1,2"], 2, "its cap is fixed"),
+        (["--scheme", "oasis-adaptive", "--budget", "16"], 2, "--step-caps"),
+        (["--scheme", "belady", "--fetch-ratio", "0.1", "--budget", "16"], 2, "future"),
     ],
 )
 def test_bad_options_are_one_line(model_folder, text_file, capsys, more, code, problem):
