@@ -12,8 +12,10 @@ from gpu_exec.kernels.abi import CopyArgs
 from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StepConfig, StepMoves
 from gpu_exec.kernels.marks import EventMarks, Marks
+from gpu_exec.kernels.processors import candidates, fastest, on_processor
 
 _PACK_THREADS = 8
+_TRIAL_UNITS = 256
 
 
 class DeviceMoves:
@@ -44,11 +46,29 @@ class DeviceMoves:
         self.positions = device(moves.context_tokens.astype(np.int32))
         self.phase = 0
         self._staging: dict[int, tuple[Any, Any, Any]] = {}
+        self._processor: int | None = None
 
     def units(self, step: int) -> int:
         """Return the moves of one step of the list."""
         first, last = step * self.layers, (step + 1) * self.layers
         return int(self._offset[last] - self._offset[first])
+
+    def choose_processor(self, arguments: StepArguments) -> None:
+        """Let copies be submitted from the processor that does so fastest now."""
+        import torch
+
+        host, size = library.pointer(arguments.memory.host.tensor), arguments.config.unit_bytes
+        units = min(_TRIAL_UNITS, arguments.config.host_units)
+        scratch = torch.empty(units * size, dtype=torch.uint8, device="cuda")
+        taken = ctypes.c_double()
+
+        def submit() -> float:
+            target = (library.pointer(scratch), host, library.wide(size), units)
+            library.launch("oasis_submission_us", *target, ctypes.byref(taken))
+            return taken.value
+
+        lanes = candidates(torch.cuda.current_device(), torch.cuda.device_count())
+        self._processor = fastest(lanes, submit)
 
     def copy_from_host(self, arguments: StepArguments, layer: int) -> None:
         """Enqueue the copies of one layer of step ``phase`` on the current stream."""
@@ -74,7 +94,8 @@ class DeviceMoves:
             events = [e for _ in range(self.layers) for e in marks.reserve("transfer")]
             handles = (ctypes.c_void_p * len(events))(*events)
             args.events = ctypes.addressof(handles)
-        library.launch("oasis_copy_units", args)
+        with on_processor(self._processor):
+            library.launch("oasis_copy_units", args)
 
     def _copies(self, arguments: StepArguments, layers: tuple[int, int]) -> CopyArgs:
         memory, config = arguments.memory, arguments.config

@@ -30,8 +30,8 @@ class Effort:
     seconds: float = 0.3
 
 
-GPU_EFFORT = Effort(seconds=0.15)
-"""Between GPUs: each transfer is checked in host memory, which takes tens of milliseconds."""
+GPU_EFFORT = Effort(rounds=6, seconds=0.15)
+"""Between GPUs, where more transfers are measured and each is checked in host memory."""
 
 
 @dataclass(frozen=True)

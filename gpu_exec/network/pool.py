@@ -86,6 +86,7 @@ class GpuPool:
         self.device = device
         self.size_bytes = size_bytes
         self._side: Any = None
+        self._host: Any = None
         self._tensor = torch.empty(
             size_bytes // WORD_BYTES, dtype=torch.int64, device=f"cuda:{device}"
         )
@@ -114,8 +115,12 @@ class GpuPool:
         self._settle()
 
     def words(self) -> Words:
-        """Copy the contents to the host."""
-        found: Words = self._tensor.cpu().numpy().view(np.uint64)
+        """Copy the contents to the host, to where they were copied before."""
+        if self._host is None:
+            pinned = self._tensor.is_cuda
+            self._host = _torch().empty_like(self._tensor, device="cpu", pin_memory=pinned)
+        self._host.copy_(self._tensor)
+        found: Words = self._host.numpy().view(np.uint64)
         return found
 
     def awake(self) -> None:

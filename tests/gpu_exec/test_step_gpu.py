@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -180,6 +181,22 @@ def test_copies_by_the_host_wait_for_the_graph(transport: str, late: str) -> Non
         results.append((torch.stack(trail).cpu(), step.memory.pool.cpu()))
         step.close()
     assert all(a.equal(b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("transport", ["copy_engine", "naive"])
+def test_copies_are_submitted_from_one_processor(transport: str) -> None:
+    """A processor is chosen before the steps are timed; units arrive, the thread is free again."""
+    before = os.sched_getaffinity(0)
+    config = small_config(transport=transport, stages=StageSwitches(), host_bytes=8 << 20)
+    step = DecodeStep(config)
+    step.load(synthetic_moves(config, 3, 2.0, 600))
+    assert 10 == len(step.run(10, warmup=1).step_ms)
+    assert step._need_parts().moves._processor in before
+    step.run_one()
+    found = step.verify()
+    assert (0, True) == (found.wrong_units, found.checked_units > 0)
+    assert before == os.sched_getaffinity(0)
+    step.close()
 
 
 def test_a_wrong_unit_is_found() -> None:

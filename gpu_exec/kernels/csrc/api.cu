@@ -236,6 +236,26 @@ int oasis_copy_units(const CopyArgs* a, cudaStream_t stream) {
   return 0;
 }
 
+// Return the median microseconds in which this thread submits a batch of `units` copies from the
+// beginning of `host` to `scratch` on the device.
+int oasis_submission_us(char* scratch, const char* host, long long unit_bytes, int units,
+                        double* median, cudaStream_t stream) {
+  std::vector<void*> to;
+  std::vector<const void*> from;
+  for (int i = 0; i < units; ++i)
+    to.push_back(scratch + i * unit_bytes), from.push_back(host + i * unit_bytes);
+  double us[kSubmissions];
+  for (double& one : us) {
+    if (cudaError_t e = cudaStreamSynchronize(stream)) return e;
+    auto start = std::chrono::steady_clock::now();
+    if (int e = copy_batch(to, from, unit_bytes, stream)) return e;
+    one = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() * 1e6;
+  }
+  std::sort(us, us + kSubmissions);
+  *median = us[kSubmissions / 2];
+  return cudaStreamSynchronize(stream);
+}
+
 // Pack scattered units of the pinned pool into a contiguous staging buffer with host threads.
 int oasis_pack_units(char* staging, const char* host, const long long* source, long long count,
                      long long unit_bytes, int threads) {

@@ -2,6 +2,7 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <vector>
@@ -10,6 +11,7 @@ namespace oasis {
 
 constexpr auto kCounterTimeout = std::chrono::seconds(20);
 constexpr long long kCopyPart = 256;
+constexpr int kSubmissions = 5;
 
 struct CopyArgs {
   char* pool;               // device pool, layer 0
@@ -57,6 +59,17 @@ class CopyWindow {
   size_t next_ = 0;
 };
 
+// Submit copies of one size in one call.
+inline int copy_batch(std::vector<void*>& to, std::vector<const void*>& from, long long unit_bytes,
+                      cudaStream_t stream) {
+  std::vector<size_t> sizes(to.size(), static_cast<size_t>(unit_bytes));
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t index = 0;
+  return static_cast<int>(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), to.size(),
+                                               &attributes, &index, 1, stream));
+}
+
 // Submit the moves [begin, end) of one layer.
 inline int copy_part(const CopyArgs& a, int layer, long long begin, long long end,
                      cudaStream_t stream) {
@@ -76,12 +89,7 @@ inline int copy_part(const CopyArgs& a, int layer, long long begin, long long en
     to.push_back(pool + a.target[i] * a.unit_bytes);
     from.push_back(a.host + a.source[i] * a.unit_bytes);
   }
-  std::vector<size_t> sizes(to.size(), static_cast<size_t>(a.unit_bytes));
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  size_t index = 0;
-  return static_cast<int>(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), to.size(),
-                                               &attributes, &index, 1, stream));
+  return copy_batch(to, from, a.unit_bytes, stream);
 }
 
 }  // namespace oasis
