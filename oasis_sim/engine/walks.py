@@ -27,7 +27,7 @@ from oasis_sim.trace import AttentionTrace
 # What an adaptive scheme chooses from, from little to much: one block per head, layer and step, if
 # it is among the best part of the selection; then more blocks.
 ONE_BLOCK_DEPTHS = (0.1, 0.25, 0.5, 0.75)
-CAP_LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 25, 32, 48, 64, 96, 128)
+CAP_LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128)
 # Tables are kept, since a sweep asks for the same ones again and again; each is below 100 kB.
 KEPT_WALKS = 128
 

@@ -140,10 +140,11 @@ def build_walk(
     """
     heads = map_heads(trace, model.layers, model.kv_heads)
     walk = _Walk(heads.part, rule, predictor, drafter, speculative=speculative)
-    warmup = SHORT_WARMUP
+    # Averages of attention settle too slowly for a short warm-up to be worth a try.
+    warmup = LONG_WARMUP if rule.least_attended else SHORT_WARMUP
     log = walk.simulate(first=(warmup - 1) * walk.period, steps=2 * walk.period)
     steady = _repeats(log, walk.period)
-    if not steady:
+    if not steady and warmup < LONG_WARMUP:
         warmup = LONG_WARMUP
         log = walk.simulate(first=(warmup - 1) * walk.period, steps=2 * walk.period)
         steady = _repeats(log, walk.period)
