@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import simpy
 
 from oasis_sim.cluster.faults import FOREVER_PS, LinkFault, PrefillFault, node_number
-from oasis_sim.cluster.visit import Stage, Visit
+from oasis_sim.cluster.visit import NOWHERE, Stage, Visit
 
 if TYPE_CHECKING:
     from oasis_sim.cluster.prefill import PrefillNode
@@ -86,7 +86,8 @@ class Recovery:
                 decode.stall(timeout)
                 decode.drop(theirs)
         lost = [visit for visit in mine if visit.stage < Stage.DECODING]
-        for visit in lost:
+        # Those that wait go first: room and turns that the others leave are not for them.
+        for visit in sorted(lost, key=lambda visit: visit.stage is not Stage.STAGED):
             self._undo(visit)
         for decode in loop.decode:
             loop.hand_over(decode)
@@ -108,23 +109,26 @@ class Recovery:
             if visit in arrived:
                 arrived.remove(visit)
             loop.leave_decode(visit)
-        visit.stage = Stage.QUEUED
+        visit.stage, visit.prefill = Stage.QUEUED, NOWHERE
 
     def come_back(self, visit: Visit) -> None:
         """Start a request again that a decode node had to drop."""
         visit.life += 1
         self._loop.free_staging(visit)
         self._loop.leave_decode(visit)
+        visit.prefill = NOWHERE
         self._restart([visit])
 
     def _restart(self, visits: list[Visit]) -> None:
-        """Queue requests again; prompt and output so far are prefilled."""
+        """Queue requests again; prompt and output so far are prefilled, nothing is sent yet."""
         loop = self._loop
+        requests = loop.record.requests
         for visit in visits:
             job = visit.job
             visit.age, visit.stage = 0, Stage.QUEUED
             job.target, job.context = job.prompt + job.generated, 0
             loop.book.preempted(job)
-            loop.record.requests.recomputed_tokens[job.index] += job.target
+            requests.recomputed_tokens[job.index] += job.target
+            requests.sent_ps[job.index] = requests.ready_ps[job.index] = -1
             loop.demand.settle(visit)
             loop.send_to_prefill(visit)

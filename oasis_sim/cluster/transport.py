@@ -11,7 +11,7 @@ from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.record import Record
 from oasis_sim.cluster.sizes import Parts
 from oasis_sim.cluster.visit import Visit
-from oasis_sim.engine.fabric import Fabric
+from oasis_sim.engine.fabric import Fabric, Flow
 from oasis_sim.errors import RunFailed
 from oasis_sim.network import Transfer
 
@@ -76,7 +76,8 @@ class Transport:
             if visit.life != life:
                 return
             start = int(self._env.now)
-            yield from self._flow(visit, transfer, life)
+            flow = self._begin(visit, transfer)
+            yield from self._carried(flow, visit, life)
             late = self._is_hit(visit.decode)
             if visit.life != life or faults.completion is None or not late:
                 return
@@ -84,6 +85,9 @@ class Transport:
                 yield self._env.timeout(faults.completion.delay_ps)
                 return
             yield self._env.timeout(max(0, start + faults.timeout_ps - int(self._env.now)))
+            if visit.life != life:
+                return  # `cancel` has counted what was sent
+            visit.flows.remove(flow)
             self._record.requests.resent_bytes[visit.job.index] += transfer.total_bytes
             self._record.vain_bytes += transfer.total_bytes
         raise RunFailed(
@@ -92,17 +96,21 @@ class Transport:
             "time; lower the share of --fault completion"
         )
 
-    def _flow(
-        self, visit: Visit, transfer: Transfer, life: int
-    ) -> Generator[simpy.Event, Any, None]:
-        start, decode = int(self._env.now), visit.decode
-        flow = self.fabric.send(visit.prefill, self._cluster.prefill + decode, transfer)
+    def _begin(self, visit: Visit, transfer: Transfer) -> Flow:
+        node = self._cluster.prefill + visit.decode
+        flow = self.fabric.send(visit.prefill, node, transfer)
         visit.flows.append(flow)
-        self._count(decode, 1)
+        self._count(visit.decode, 1)
+        return flow
+
+    def _carried(self, flow: Flow, visit: Visit, life: int) -> Generator[simpy.Event, Any, None]:
+        """Wait for a flow; note its bytes, unless the request has been cancelled meanwhile."""
+        decode = flow.destination - self._cluster.prefill
         yield flow.done
         self._count(decode, -1)
         if visit.life == life:
-            self._record.network.add(start, int(self._env.now), float(transfer.total_bytes))
+            moved = float(flow.transfer.total_bytes)
+            self._record.network.add(flow.start_ps, int(self._env.now), moved)
 
     def cancel(self, visit: Visit) -> None:
         """Give up the flows of a request whose node has died; what they moved was in vain."""

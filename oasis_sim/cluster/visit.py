@@ -9,6 +9,9 @@ from oasis_sim.cluster.growth import Need
 from oasis_sim.engine.batch import Job
 from oasis_sim.engine.fabric import Flow
 
+NOWHERE = -1
+"""The prefill node of a request that has none, such as one whose node has died."""
+
 
 class Stage(IntEnum):
     """Name where a request is."""
@@ -33,7 +36,7 @@ class Visit:
     """
 
     job: Job
-    prefill: int = -1
+    prefill: int = NOWHERE
     decode: int = -1
     stage: Stage = Stage.QUEUED
     need: Need | None = None

@@ -13,43 +13,71 @@ from hypothesis import strategies as st
 from oasis_sim.metrics import summarise_cluster
 from oasis_sim.workload import closed_loop, poisson
 from tests.cluster.scenarios import INFINITE, nodes, run, scenario
-from tests.cluster.test_cluster import FAULTS
 
 SLOW = {"send_bytes_per_s": 10**9, "receive_bytes_per_s": 10**9}
+
+
+BREAKS = (
+    "link:node=prefill0,at=100ms,for=200ms,share=0.01",
+    "link:node=decode0,at=50ms,share=0.1",
+    "link:node=decode0,at=0s,for=400ms,share=0.001",
+    "prefill:node=0,at=150ms,for=300ms",
+    "prefill:node=0,at=0s,for=100ms",
+    "prefill:node=0,at=310ms,for=1ms",
+    "prefill:node=0,at=600ms,for=100ms",
+)
+COMPLETIONS = (
+    "completion:share=0.1,delay=3ms",
+    "completion:share=1,delay=200ms",
+    "completion:share=0.5,lost",
+)
+TIMEOUTS = ("timeout:after=1ms", "timeout:after=40ms", "timeout:after=2s")
+
+
+def faults() -> st.SearchStrategy[tuple[str, ...]]:
+    """Draw any combination of what can break."""
+    one = [st.lists(st.sampled_from(kind), max_size=1) for kind in (COMPLETIONS, TIMEOUTS)]
+    broken = st.lists(st.sampled_from(BREAKS), max_size=3, unique=True)
+    return st.tuples(broken, *one).map(lambda parts: tuple(text for p in parts for text in p))
 
 
 def most_at_once(begin: np.ndarray, end: np.ndarray) -> int:
     """Return the largest number of intervals that overlap; ends come before begins."""
     when = np.concatenate([begin, end])
     change = np.repeat([1, -1], len(begin))
-    return int(np.cumsum(change[np.lexsort((change, when))]).max())
+    return int(np.cumsum(change[np.lexsort((change, when))]).max(initial=0))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
-    at_once=st.integers(1, 4),
+    scheme=st.sampled_from(["oasis", "dense"]),
+    at_once=st.none() | st.integers(1, 3),
+    output=st.integers(1, 60),
     prefill=st.integers(1, 4),
     decode_nodes=st.integers(1, 2),
     concurrency=st.none() | st.integers(1, 9),
-    faults=st.sampled_from(FAULTS),
+    rate=st.sampled_from([10.0, 1000.0]),
+    texts=faults(),
 )
 def test_no_more_than_asked_are_under_way(**drawn: Any) -> None:
-    """Whatever breaks; and every request ends."""
-    load = poisson(1000.0, 9, 1600, 12, 1)
-    given_ = scenario("oasis", load, concurrency=drawn["concurrency"])
+    """Whatever breaks; every request ends, every byte is accounted for."""
+    load = poisson(drawn["rate"], 9, 1600, drawn["output"], 1)
+    given_ = scenario(drawn["scheme"], load, concurrency=drawn["concurrency"])
     on = nodes(
         drawn["prefill"],
         drawn["decode_nodes"],
         given_,
-        *drawn["faults"],
+        *drawn["texts"],
         at_once=drawn["at_once"],
     )
     on = dataclasses.replace(on, network=dataclasses.replace(on.network, **SLOW))
     result = run(given_, on)
     moves = result.hand_overs
     assert (result.run.requests.status == 0).all()
+    if drawn["at_once"] is None:
+        return
     for node in range(drawn["decode_nodes"]):
-        mine = moves.decode_node == node
+        mine = (moves.decode_node == node) & (moves.ready_ps >= 0)
         most = most_at_once(moves.sent_ps[mine], moves.ready_ps[mine])
         assert most <= drawn["at_once"]
 
@@ -78,7 +106,9 @@ def test_one_after_the_other_the_mean_of_equal_hand_overs_is_shorter() -> None:
         (poisson(1.0, 6, 1600, 4, 1), None, "arrivals"),
     ],
 )
-def test_what_holds_up_the_batch_is_observed(load: Any, concurrency: int | None, limit: str) -> None:
+def test_what_holds_up_the_batch_is_observed(
+    load: Any, concurrency: int | None, limit: str
+) -> None:
     """Clients at their limit, a queue at the prefill node, or nobody there."""
     given_ = scenario("oasis", load, concurrency=concurrency)
     found = summarise_cluster(run(given_, nodes(1, 1, given_)))
