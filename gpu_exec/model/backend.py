@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpu_exec.model.kernels import CudaKernels, PageKernels
-from gpu_exec.model.memory import DenseLayer, OffloadedLayer
+from gpu_exec.model.memory import DenseLayer, OffloadedLayer, always_slots
 from gpu_exec.model.page import PageShape
 from gpu_exec.model.rows import DecisionWatcher, DenseMemory, PagedMemory, Steer
 from oasis_sim.errors import InputError
@@ -57,8 +57,7 @@ class PagedBackend:
         if any(plan.host_8bit for plan in plans):
             raise InputError("the GPU path keeps 16 bits on the host", fix="use --device cpu")
         check_join(start.bound_join)
-        always = rules[0].sink_blocks + rules[0].recent_blocks - 1
-        slots = max(rule.pool_blocks for rule in rules) + always
+        slots = max(rule.pool_blocks for rule in rules) + always_slots(rules[0])
         shape, device = self._shape(start, len(plans), slots), start.store.keys(0).device
         kernels = self._kernels(shape, device)
         layers = {

@@ -92,6 +92,7 @@ class OffloadedLayer:
         )
         self.residents, self._groups = new_residents(rules, shape, device)
         self._sink, self._kept = rules[0].sink_blocks, rules[0].recent_blocks - 1
+        self._ring = always_slots(rules[0]) - self._sink
         most = max(rule.chosen_blocks for rule in rules) + self._sink + self._kept
         self.table = torch.zeros(shape.pairs, most, dtype=torch.int32, device=device)
         self._keep_always(whole // size)
@@ -126,12 +127,14 @@ class OffloadedLayer:
         """Return the slots of blocks that are resident beside the pool.
 
         After the pools' slots come those of sink blocks, then a ring of the newest complete blocks.
+        The ring has room for one block more: a draft still reads what its true row read when the
+        true row's own block has been completed.
         """
-        first = self.shape.slots - self._sink - self._kept
+        first = self.shape.slots - self._sink - self._ring
         return [
-            first + (block if block < self._sink else self._sink + block % self._kept)
+            first + (block if block < self._sink else self._sink + block % self._ring)
             for block in blocks
-            if block < self._sink or self._kept
+            if block < self._sink or self._ring
         ]
 
     def always(self, position: int) -> list[int]:
@@ -200,6 +203,11 @@ class OffloadedLayer:
         active = position // shape.block_tokens
         found[..., [*self.always(position), active]] = 1.0
         return found[..., : active + 1] > 0
+
+
+def always_slots(rule: ResidencyRule) -> int:
+    """Return the slots per pair beside the pool: sink blocks, the newest, and one to write to."""
+    return rule.sink_blocks + (rule.recent_blocks if rule.recent_blocks > 1 else 0)
 
 
 class DenseLayer:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gpu_exec.model.backend import MakeKernels, check_join, check_rules
 from gpu_exec.model.kernels import CudaKernels, PageKernels
-from gpu_exec.model.memory import DenseLayer, OffloadedLayer
+from gpu_exec.model.memory import DenseLayer, OffloadedLayer, always_slots
 from gpu_exec.model.page import TILE_TOKENS, PageShape
 from gpu_exec.model.recorded_rows import Replay
 from gpu_exec.model.rows import PagedMemory, kernel_query, model_output, token_rows
@@ -96,9 +96,8 @@ class PagedRecording:
         """Return the memory of draft rows after a path's prompt; windows are not in it."""
         store, tokens, size = path.store, path.prompt_tokens, rule.block_tokens
         heads, _, dim = store.keys(0).shape
-        always = rule.sink_blocks + rule.recent_blocks - 1
         blocks = (tokens + path.steps) // size + 2
-        shape = self._shape(heads, dim, rows, size, blocks, rule.pool_blocks + always)
+        shape = self._shape(heads, dim, rows, size, blocks, rule.pool_blocks + always_slots(rule))
         device, rules = store.keys(0).device, [rule] * rows
         layers = {
             layer: OffloadedLayer(

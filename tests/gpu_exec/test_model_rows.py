@@ -234,6 +234,28 @@ def test_units_hold_what_was_written():
     assert not pages.local(0).any()
 
 
+@needs_compiler
+@pytest.mark.parametrize("recent", [2, 3])
+def test_drafts_read_the_blocks_of_their_true_row(model, path, start, recent):
+    """Also when the true row's token completes a block: none of the newest is replaced yet."""
+    seen: dict[int, torch.Tensor] = {}
+
+    class Watched(HostKernels):
+        def attend(self, query, memory, table, counts, *rest):
+            units = memory[
+                torch.cat([row[:n] for row, n in zip(table, counts, strict=True)]).long()
+            ]
+            if len(query) == 1:
+                seen[memory.data_ptr()] = units
+            else:
+                assert torch.equal(units, seen[memory.data_ptr()])
+            return super().attend(query, memory, table, counts, *rest)
+
+    plans = [plan("draft", chosen=3, pool=3, sink=1, recent=recent)]
+    run(model, path, start, plans, PagedBackend("host", model.query_heads, Watched))
+    assert len(seen) == len(start.full_layers)
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
