@@ -17,7 +17,7 @@ from oasis_sim.units import MIB
 
 EMBEDDING = "token_embd.weight"
 """The table of a row per token is read in parts: no architecture changes it as a whole."""
-_PART_BYTES = 32 * MIB
+_PART_BYTES = 8 * MIB
 
 
 def load_gguf_model(path: str, dtype: torch.dtype, attention: str) -> Any:
