@@ -270,10 +270,11 @@ def run(scenario: Scenario, ratio: float) -> tuple[StepLog, RequestLog]:
     else:
         walks = published_walks(cost.share, ratio)
     book = RequestBook(workload, scenario.concurrency, scenario.think_ps)
-    window = Window(scenario.model.layers, 0, 1 << 62, None)
+    window = Window(0, 1 << 62, None)
     loop = ServingLoop(cost, plan, walks, book, window, scenario.max_steps, None)
     loop.run()
-    return loop.recorder.finish(cost.share.block_bytes(scenario.scheme)), book.log()
+    block_bytes = cost.share.block_bytes(scenario.scheme)
+    return loop.recorder.finish(block_bytes, walks.tables.copies), book.log()
 
 
 def published_walks(share: GpuShare, ratio: float) -> Walks:
@@ -284,12 +285,13 @@ def published_walks(share: GpuShare, ratio: float) -> Walks:
     moved = np.diff(whole).astype(np.int64)
     layers = share.model.layers
     tables = WalkTables(
+        copies=np.array([share.tp], dtype=np.int64),
         group=np.zeros(layers, dtype=np.int64),
         group_size=np.array([layers], dtype=np.int64),
-        admitted=moved[:, None],
-        needed=moved * layers,
+        admitted=moved[:, None, None],
+        needed=moved * layers * share.tp,
         quality=np.ones((TABLE_PERIOD, 3)),
-        rung_blocks=(moved * layers)[None, :],
+        rung_blocks=(moved * layers)[None, :, None],
         tokens=np.ones(TABLE_PERIOD, dtype=np.int64),
     )
     quality = Quality(None, None, None, None, None, "none: published volumes")

@@ -81,6 +81,7 @@ def tiny_steps(count: int = 4, **changes: Any) -> StepLog:
         needed_blocks=5 * blocks,
         deferred_blocks=blocks,
         h2d_bytes=4 * blocks * 8_192,
+        rank_h2d_bytes=(4 * blocks * 8_192)[:, None],
         d2h_bytes=np.full(count, 2 * 147_456, dtype=np.int64),
         network_bytes=np.zeros(count, dtype=np.int64),
         hbm_kv_bytes=np.full(count, 2 * GB, dtype=np.int64),

@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from oasis_sim.cluster.rows import NodeRows
 from oasis_sim.cluster.sizes import NodeSizes
-from oasis_sim.cluster.steps import REMOTE_COLUMNS, FetchCosts, StepOut, run_remote_stretch
+from oasis_sim.cluster.steps import FetchCosts, StepOut, run_remote_stretch
 from oasis_sim.cluster.visit import Stage, Visit
 from oasis_sim.engine.pricing import price
 from oasis_sim.engine.serving import NEVER_PS
-from oasis_sim.engine.state import NOW, OUT_END, new_state
+from oasis_sim.engine.state import NOW, OUT_END, new_marks, new_state
 from oasis_sim.engine.stretch import StretchCosts
 from oasis_sim.engine.walks import Walks
 from oasis_sim.errors import RunFailed
@@ -32,7 +32,7 @@ class Batch:
     def __init__(self, sizes: NodeSizes, walks: Walks) -> None:
         self.rows = NodeRows(len(walks.tables.group_size))
         self._sizes, self._walks = sizes, walks
-        self._state = new_state(sizes.cost.share.model.layers)
+        self._state = new_state(sizes.cost.share.model.layers, walks.tables.ranks)
         self._since = np.zeros(0, dtype=np.int64)
         self._prices: StretchCosts | None = None
         self._priced = 0
@@ -71,9 +71,9 @@ class Batch:
         """
         assert self._prices is not None
         tables = self._walks.tables
-        log = np.empty((count, REMOTE_COLUMNS), dtype=np.int64)
+        log = np.empty((count, tables.log_columns + 1), dtype=np.int64)
         quality = np.empty((count, tables.quality.shape[1]))
-        marks = np.zeros((len(self._state.transfer_end), 12), dtype=np.int64)
+        marks = new_marks(self._state)
         done = run_remote_stretch(
             self._state,
             self.rows.rows,

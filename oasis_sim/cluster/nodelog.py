@@ -49,7 +49,7 @@ class NodeLog:
     def __init__(self, sizes: NodeSizes) -> None:
         self.host = Changes()
         self.first_tokens = 0
-        self._cost, self._block = sizes.cost, sizes.block_layer
+        self._cost, self._block, self._tables = sizes.cost, sizes.block_layer, sizes.tables
         self._written = sizes.kv_token if sizes.cost.scheme.offload else 0
         self._most = -(-MOST_STEPS // sizes.cluster.decode)
         self._network = Series()
@@ -114,7 +114,7 @@ class NodeLog:
         A node that was given nothing to do has no totals.
         """
         if self.first_tokens:
-            log = np.zeros((1, LOG_REMOTE), dtype=np.int64)
+            log = np.zeros((1, self._tables.log_columns), dtype=np.int64)
             log[:, [OUT_START, OUT_END]] = now_ps
             batch = np.zeros((1, BATCH_COLUMNS), dtype=np.int64)
             batch[:, columns.FIRST_TOKENS] = self.first_tokens
@@ -136,7 +136,8 @@ class NodeLog:
         )
 
     def _fold(self) -> None:
-        steps = self._recorder.finish(self._cost.share.block_bytes(self._cost.scheme))
+        block_bytes = self._cost.share.block_bytes(self._cost.scheme)
+        steps = self._recorder.finish(block_bytes, self._tables.copies)
         steps = dataclasses.replace(steps, network_bytes=np.concatenate(self._remote) * self._block)
         dense = self._recorder.dense_context()
         self._roofline.append(roofline_parts(self._cost, steps, dense))

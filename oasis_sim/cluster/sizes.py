@@ -11,8 +11,8 @@ from oasis_sim.engine.batch import rows_of
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import Footprint, footprint
 from oasis_sim.engine.pricing import price
-from oasis_sim.engine.state import NOW, new_state
-from oasis_sim.engine.stretch import LOG_COLUMNS, run_stretch
+from oasis_sim.engine.state import NOW, new_marks, new_state
+from oasis_sim.engine.stretch import run_stretch
 from oasis_sim.engine.walks import Walks
 from oasis_sim.network import NetworkProfile, Transfer
 
@@ -37,7 +37,7 @@ class NodeSizes:
         self.cost = cost
         self.cluster = cluster
         self.footprint: Footprint = footprint(cost)
-        self._walks = walks
+        self.tables = walks.tables
         self._extra: dict[int, int] = {}
         scheme, model = cost.scheme, cost.share.model
         self.block_tokens = scheme.block_tokens
@@ -115,12 +115,11 @@ class NodeSizes:
     def _one_step_ps(self, context: int) -> int:
         cost, layers = self.cost, self.cost.share.model.layers
         rows = rows_of((), ())._replace(dense_context=np.array([context], dtype=np.int64))
-        state = new_state(layers)
-        log = np.zeros((1, LOG_COLUMNS), dtype=np.int64)
-        quality = np.zeros((1, self._walks.tables.quality.shape[1]))
-        marks = np.zeros((layers, 12), dtype=np.int64)
+        tables, state = self.tables, new_state(layers, self.tables.ranks)
+        log = np.zeros((1, tables.log_columns), dtype=np.int64)
+        quality = np.zeros((1, tables.quality.shape[1]))
         prices = price(cost, rows, 0)
-        run_stretch(state, rows, self._walks.tables, prices, 1 << 62, log, quality, marks)
+        run_stretch(state, rows, tables, prices, 1 << 62, log, quality, new_marks(state))
         blocks = context // self.block_tokens
         scan = blocks * prices.scan_bytes_per_block * prices.scan_ps_per_byte
         chosen = cost.costs.selection

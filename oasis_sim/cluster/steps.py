@@ -15,7 +15,6 @@ from oasis_sim.compiled import compiled
 from oasis_sim.engine.pipeline import run_step
 from oasis_sim.engine.state import NOW, OUT_END, OUT_WAIT, PipelineState
 from oasis_sim.engine.stretch import (
-    LOG_COLUMNS,
     LOG_EXTRA,
     Rows,
     StretchCosts,
@@ -24,8 +23,8 @@ from oasis_sim.engine.stretch import (
     begin_step,
 )
 
-LOG_REMOTE = LOG_COLUMNS
-REMOTE_COLUMNS = LOG_COLUMNS + 1
+# The last column, behind those of the engine.
+LOG_REMOTE = -1
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -48,9 +47,9 @@ class RemoteRows(NamedTuple):
 class StepOut(NamedTuple):
     """Say where steps stop, and receive what they did.
 
-    `log` int64[n, REMOTE_COLUMNS], `quality` float64[n, Q] and `marks` are filled as in
+    `log` int64[n, ...], `quality` float64[n, Q] and `marks` are filled as in
     ``stretch.run_stretch``, up to the first step that ends at or after `limit_ps`; `log` has one
-    column more, blocks of one layer (all heads) that came over the network.
+    column more, LOG_REMOTE: blocks of one layer (all heads) that came over the network.
     """
 
     limit_ps: int
@@ -74,7 +73,10 @@ class FetchCosts(NamedTuple):
 
 @compiled
 def _fetch(remote: RemoteRows, fetch: FetchCosts, sizes: Int64, transfer: Int64, log: Int64) -> int:
-    """Add the fetches of this step to the transfers; return how long late ones hold it up."""
+    """Add the fetches of this step to the transfers; return how long late ones hold it up.
+
+    A fetch is for all heads: the gathers of every rank follow it.
+    """
     late = 0
     if remote.share.shape[0] == 0:
         return late
@@ -87,7 +89,8 @@ def _fetch(remote: RemoteRows, fetch: FetchCosts, sizes: Int64, transfer: Int64,
             before = np.floor(rest * remote.share[at, group] + phase)
             blocks += int(np.floor(rest * remote.share[at + 1, group] + phase) - before)
         if blocks > 0:
-            transfer[group] += fetch.fixed + round(blocks * fetch.per_block)
+            for rank in range(transfer.shape[1]):
+                transfer[group, rank] += fetch.fixed + round(blocks * fetch.per_block)
             log[LOG_REMOTE] += blocks * sizes[group]
             if fetch.late_parts > 0:
                 old = remote.fetches[0] * fetch.late_parts // fetch.late_of
@@ -112,7 +115,7 @@ def run_remote_stretch(
     A row of `remote` without anything to fetch has `rest` 0.
     """
     limit_ps, log, quality, marks = out
-    transfer = np.zeros(tables.group_size.shape[0], dtype=np.int64)
+    transfer = np.zeros(tables.admitted.shape[1:], dtype=np.int64)
     for step in range(len(log)):
         line = log[step]
         times = begin_step(rows, tables, costs, transfer, line, quality[step])

@@ -26,8 +26,8 @@ def roofline_bounds(
     """Bound the run from below by each resource on its own, and take the largest.
 
     HBM: weights once per step, attended KV and compressed keys; compute: linear layers, decode
-    attention and prefill at dense BF16 peak; link: every block that a step waited for. Transfers
-    of the last step are left out, because nothing waits for them.
+    attention and prefill at dense BF16 peak; link: every block that a step waited for, on the GPU
+    that moves most. Transfers of the last step are left out, because nothing waits for them.
     """
     parts = roofline_parts(cost, steps, dense_context)
     return bounds_of(cost, parts, prefill_flops, int(steps.output_tokens.sum()), len(steps))
@@ -65,5 +65,6 @@ def roofline_parts(cost: CostModel, steps: StepLog, dense_context: np.ndarray) -
         sparse_context = (steps.context_tokens - dense_context).astype(np.float64)
         blocks = sparse_context / scheme.block_tokens - steps.sparse_rows
         read += float(blocks.sum()) * cost.scan_bytes_per_block() * layers
-    work, moved = float(flops[inverse].sum()), float(steps.h2d_bytes[:-1].sum())
+    moved = float(steps.rank_h2d_bytes[:-1].sum(axis=0).max())
+    work = float(flops[inverse].sum())
     return RooflineParts(read, work, moved)

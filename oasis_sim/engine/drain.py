@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.compiled import compiled
-from oasis_sim.engine.state import OUT_TRANSFER, TRANSFER_FREE, PipelineState, StepTimes
-from oasis_sim.engine.streams import RATE_BITS, RATE_ONE, TRANSFER
+from oasis_sim.engine.state import PipelineState, StepTimes
+from oasis_sim.engine.streams import RATE_BITS, RATE_ONE, STREAMS, TRANSFER
 
 Int64 = npt.NDArray[np.int64]
 
@@ -20,30 +20,34 @@ def scaled(length: int, share: int) -> int:
 
 
 @compiled
-def drain(state: PipelineState, times: StepTimes, now: int, out: Int64, marks: Int64) -> int:
-    """Let what is left of the transfers run alone from `now` on; return when the last has ended.
+def drain(
+    state: PipelineState, times: StepTimes, rank: int, now: int, busy: Int64, marks: Int64
+) -> int:
+    """Let what is left of a rank's transfers run alone from `now` on; return when the last ends.
 
-    What they do to a prediction that outlasts the foreground too is not computed again.
+    `busy` int64[3 R] counts the busy time of each lane. What they do to a prediction that outlasts
+    the foreground too is not computed again.
     """
-    scalars, transfer_end, ring, cursor = state
-    layers = marks.shape[0]
+    _, free, transfer_end, ring, cursor = state
+    layers, lane = marks.shape[1], STREAMS * rank + TRANSFER
     ahead = 1 if times.next_layer else 0
     last = now
     for layer in range(layers):
-        start, end = marks[layer, 10], marks[layer, 11]
+        mark = marks[rank, layer]
+        start, end = mark[10], mark[11]
         if end <= now:
             continue
         if start < now:
             last = now + scaled(end - now, times.idle)
         else:
-            marks[layer, 10] = max(marks[layer, 9], last)
-            last = marks[layer, 10] + scaled(end - start, times.idle)
-        marks[layer, 11] = last
-        transfer_end[(layer + ahead) % layers] = last
-        out[OUT_TRANSFER] += last - marks[layer, 10] - (end - start)
-    scalars[TRANSFER_FREE] = min(scalars[TRANSFER_FREE], last)
-    for i in range(cursor[TRANSFER, 1], cursor[TRANSFER, 0]):
+            mark[10] = max(mark[9], last)
+            last = mark[10] + scaled(end - start, times.idle)
+        mark[11] = last
+        transfer_end[rank, (layer + ahead) % layers] = last
+        busy[lane] += last - mark[10] - (end - start)
+    free[lane] = min(free[lane], last)
+    for i in range(cursor[lane, 1], cursor[lane, 0]):
         for side in range(2):
             at = i % ring.shape[1]
-            ring[TRANSFER, at, side] = min(ring[TRANSFER, at, side], last)
+            ring[lane, at, side] = min(ring[lane, at, side], last)
     return last

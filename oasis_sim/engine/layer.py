@@ -1,4 +1,9 @@
-"""One layer of a decode step: its six stages on four streams."""
+"""One layer of a decode step: its six stages on four streams of every rank.
+
+Under tensor parallelism each rank (GPU) fetches for its own KV heads. Two collectives per layer
+join the ranks, one behind attention and one at the layer's end: what follows begins on all of them
+when the slowest is there. Stages of ranks differ by their transfers only.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.compiled import compiled
-from oasis_sim.engine.state import (
-    PREDICTION_FREE,
-    SELECTION_FREE,
-    TRANSFER_FREE,
-    PipelineState,
-    StepTimes,
-)
+from oasis_sim.engine.state import PipelineState, StepTimes
 from oasis_sim.engine.streams import (
     ATTENTION,
     BACKGROUND,
@@ -20,6 +19,7 @@ from oasis_sim.engine.streams import (
     PREDICTION,
     RATE_BITS,
     SELECTION,
+    STREAMS,
     TRANSFER,
     finish,
     finish_linear,
@@ -31,56 +31,92 @@ Int64 = npt.NDArray[np.int64]
 
 
 @compiled
+def run_linear(state: PipelineState, times: StepTimes, start: int, work: int) -> int:
+    """Return when every rank is done with linear layers that all of them begin at `start`."""
+    if work <= 0:
+        return start
+    _, free, _, ring, cursor = state
+    end = start
+    for base in range(0, free.shape[0], STREAMS):
+        forget(ring, cursor, base, start)
+        done = finish_linear(start, work, times.rates[LINEAR], times.covered, ring, cursor, base)
+        end = max(end, done)
+    return end
+
+
+@compiled
+def _to_attention(
+    state: PipelineState, times: StepTimes, rank: int, layer: int, to: int, move: int, mark: Int64
+) -> int:
+    """Run one rank's part of a layer from `mark[0]`, with a transfer of `move` picoseconds.
+
+    The transfer is for the layer `to`. Fill `mark` int64[MARKS] but for output and FFN; return
+    the end of attention.
+    """
+    _, free, transfer_end, ring, cursor = state
+    base = STREAMS * rank
+    transfer, prediction, selection = base + TRANSFER, base + PREDICTION, base + SELECTION
+    now = mark[0]
+    forget(ring, cursor, base, now)
+    linear = times.rates[LINEAR]
+    mark[1] = finish_linear(now, times.qkv, linear, times.covered, ring, cursor, base)
+    mark[6] = max(mark[1], free[prediction])
+    mark[7] = finish(mark[6], times.prediction, times.rates[BACKGROUND], ring, cursor, base)
+    mark[8] = max(mark[7], free[selection])
+    mark[9] = mark[8] + times.selection
+    mark[10] = max(mark[9], free[transfer])
+    ready = transfer_end[rank, layer]
+    if times.on_demand:
+        ready = mark[10] + move
+    else:
+        push(ring, cursor, prediction, mark[6], mark[7])
+        push(ring, cursor, selection, mark[8], mark[9])
+    if times.correction > 0:
+        part = (move * times.correction) >> RATE_BITS
+        move -= part
+        mark[10] += part
+        free[transfer] = mark[10]
+        ready = max(ready, mark[10])
+    if times.next_layer:
+        push(ring, cursor, transfer, mark[10], mark[10] + move)
+    mark[2] = max(mark[1], ready)
+    mark[3] = finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor, base)
+    if move > 0 and not times.on_demand and not times.next_layer:
+        # A gather may overwrite a slot only after this step's attention has read it.
+        mark[10] = max(mark[10], mark[3])
+        push(ring, cursor, transfer, mark[10], mark[10] + move)
+    mark[11] = mark[10] + move
+    if move > 0:
+        free[transfer] = mark[11]
+    transfer_end[rank, to] = mark[11]
+    free[prediction] = mark[7]
+    free[selection] = mark[9]
+    end: int = mark[3]
+    return end
+
+
+@compiled
 def run_layer(
     state: PipelineState,
     times: StepTimes,
     layer: int,
     to: int,
-    move: int,
+    moves: Int64,
     now: int,
-    mark: Int64,
+    marks: Int64,
 ) -> int:
-    """Run one layer from `now`, with a transfer of `move` picoseconds for the layer `to`.
+    """Run one layer from `now`; `moves` int64[R] are each rank's transfers for the layer `to`.
 
-    Fill `mark` int64[12] and return the end of the layer's foreground.
+    Fill the layer's row of `marks` int64[R, L, MARKS] and return the end of its foreground.
     """
-    scalars, transfer_end, ring, cursor = state
-    forget(ring, cursor, now)
-    mark[0] = now
-    linear = times.rates[LINEAR]
-    mark[1] = finish_linear(now, times.qkv, linear, times.covered, ring, cursor)
-    mark[6] = max(mark[1], scalars[PREDICTION_FREE])
-    mark[7] = finish(mark[6], times.prediction, times.rates[BACKGROUND], ring, cursor)
-    mark[8] = max(mark[7], scalars[SELECTION_FREE])
-    mark[9] = mark[8] + times.selection
-    mark[10] = max(mark[9], scalars[TRANSFER_FREE])
-    ready = transfer_end[layer]
-    if times.on_demand:
-        ready = mark[10] + move
-    else:
-        push(ring[PREDICTION], cursor[PREDICTION], mark[6], mark[7])
-        push(ring[SELECTION], cursor[SELECTION], mark[8], mark[9])
-    if times.correction > 0:
-        part = (move * times.correction) >> RATE_BITS
-        move -= part
-        mark[10] += part
-        scalars[TRANSFER_FREE] = mark[10]
-        ready = max(ready, mark[10])
-    if times.next_layer:
-        push(ring[TRANSFER], cursor[TRANSFER], mark[10], mark[10] + move)
-    mark[2] = max(mark[1], ready)
-    mark[3] = finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor)
-    if move > 0 and not times.on_demand and not times.next_layer:
-        # A gather may overwrite a slot only after this step's attention has read it.
-        mark[10] = max(mark[10], mark[3])
-        push(ring[TRANSFER], cursor[TRANSFER], mark[10], mark[10] + move)
-    mark[11] = mark[10] + move
-    if move > 0:
-        scalars[TRANSFER_FREE] = mark[11]
-    transfer_end[to] = mark[11]
-    scalars[PREDICTION_FREE] = mark[7]
-    scalars[SELECTION_FREE] = mark[9]
-    mark[4] = mark[3]
-    end: int = finish_linear(mark[4], times.output_ffn, linear, times.covered, ring, cursor)
-    mark[5] = end
+    ranks = moves.shape[0]
+    joined = now
+    for rank in range(ranks):
+        mark = marks[rank, layer]
+        mark[0] = now
+        joined = max(joined, _to_attention(state, times, rank, layer, to, moves[rank], mark))
+    end = run_linear(state, times, joined, times.output_ffn)
+    for rank in range(ranks):
+        marks[rank, layer, 4] = joined
+        marks[rank, layer, 5] = end
     return end

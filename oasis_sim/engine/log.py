@@ -8,11 +8,11 @@ import numpy.typing as npt
 from oasis_sim.engine import state as p
 from oasis_sim.engine.result import BOUNDS, STAGES, StepLog
 from oasis_sim.engine.stretch import (
-    LOG_ADMITTED,
     LOG_CONTEXT,
     LOG_DENSE_CONTEXT,
     LOG_EXTRA,
     LOG_NEEDED,
+    LOG_RANKS,
 )
 
 # Columns of the batch record that goes with each step.
@@ -60,7 +60,10 @@ class StepRecorder:
         quality: npt.NDArray[np.float64],
         batch: npt.NDArray[np.int64],
     ) -> None:
-        """Add n steps: times [n, LOG_COLUMNS], quality sums [n, 3], batch [n, BATCH_COLUMNS]."""
+        """Add n steps: times as `run_stretch` logs them, and quality sums [n, 3].
+
+        `batch` [n, BATCH_COLUMNS] says of bytes those of one GPU.
+        """
         self._times.append(times)
         self._quality.append(quality)
         self._batch.append(batch)
@@ -74,15 +77,19 @@ class StepRecorder:
         """Return the tokens that each step's dense rows have in HBM, int64[S]."""
         return np.concatenate([times[:, LOG_DENSE_CONTEXT] for times in self._times])
 
-    def finish(self, block_bytes: int) -> StepLog:
-        """Return the log; `block_bytes` is the size of one admitted block of one KV head."""
+    def finish(self, block_bytes: int, copies: npt.NDArray[np.int64]) -> StepLog:
+        """Return the log; `block_bytes` is the size of one admitted block of one KV head.
+
+        `copies` int64[R] are the GPUs that each rank stands for.
+        """
         times = np.concatenate(self._times)
         quality = np.concatenate(self._quality)
         batch = np.concatenate(self._batch)
         sparse = batch[:, SPARSE]
         with np.errstate(invalid="ignore", divide="ignore"):
             means = quality / np.where(sparse > 0, sparse, np.nan)[:, None]
-        admitted, needed = times[:, LOG_ADMITTED], times[:, LOG_NEEDED]
+        by_rank, needed = times[:, LOG_RANKS:], times[:, LOG_NEEDED]
+        admitted = by_rank @ copies
         return StepLog(
             start_ps=times[:, p.OUT_START],
             end_ps=times[:, p.OUT_END],
@@ -94,13 +101,14 @@ class StepRecorder:
             needed_blocks=needed,
             deferred_blocks=needed - admitted,
             h2d_bytes=admitted * block_bytes,
-            d2h_bytes=batch[:, D2H_BYTES],
+            d2h_bytes=batch[:, D2H_BYTES] * int(copies.sum()),
             network_bytes=np.zeros(len(times), dtype=np.int64),
             hbm_kv_bytes=batch[:, HBM_BYTES],
             host_kv_bytes=batch[:, HOST_BYTES],
             output_tokens=(
                 sparse + batch[:, DENSE] + batch[:, FIRST_TOKENS] + times[:, LOG_EXTRA]
             ).astype(np.int32),
+            rank_h2d_bytes=by_rank * block_bytes,
             stage_ps=times[:, [STAGE_COLUMNS[name] for name in STAGES]],
             bound=_bound(times),
             overlap=means[:, 0],
@@ -114,7 +122,7 @@ def _bound(times: npt.NDArray[np.int64]) -> npt.NDArray[np.uint8]:
     length = times[:, p.OUT_END] - times[:, p.OUT_START]
     bound = np.full(len(times), BOUNDS.index("compute"), dtype=np.uint8)
     # Where nothing ever moves (Quest), attention waits for scores and top-K alone.
-    if times[:, LOG_ADMITTED].any():
+    if times[:, LOG_RANKS:].any():
         bound[times[:, p.OUT_WAIT] > WAIT_SHARE * length] = BOUNDS.index("transfer")
     bound[2 * times[:, p.OUT_PREFILL] > length] = BOUNDS.index("prefill")
     return bound

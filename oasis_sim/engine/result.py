@@ -1,7 +1,8 @@
 """What a simulation returns: logs per step and per request, a timeline, memory and bounds.
 
 The engine fills these arrays; `oasis_sim.metrics` folds them and `oasis_sim.report` draws them.
-Times are integer picoseconds on the simulated clock, sizes are bytes per GPU.
+Times are integer picoseconds on the simulated clock. What is held is in bytes per GPU; what moves
+(blocks, bytes over links) is that of all GPUs together.
 """
 
 from __future__ import annotations
@@ -46,8 +47,10 @@ class StepLog:
 
     `stage_ps[s, i]` is the time that stage `STAGES[i]` was busy in step s (background stages
     overlap the foreground, so a row does not add up to the step's length). `deferred_blocks` are
-    predicted blocks that the cap left in host memory. `overlap`, `mass` and `lost_mass` are means
-    over the step's sparse rows, NaN in a step without one.
+    predicted blocks that the cap left in host memory. `h2d_bytes` are those of all GPUs,
+    `rank_h2d_bytes` int64[S, R] those of one GPU of each rank (see ``stretch.WalkTables``).
+    `overlap`, `mass` and `lost_mass` are means over the step's sparse rows, NaN in a step without
+    one.
     """
 
     start_ps: IntArray
@@ -60,6 +63,7 @@ class StepLog:
     needed_blocks: IntArray
     deferred_blocks: IntArray
     h2d_bytes: IntArray
+    rank_h2d_bytes: IntArray
     d2h_bytes: IntArray
     network_bytes: IntArray
     hbm_kv_bytes: IntArray

@@ -23,8 +23,8 @@ from oasis_sim.engine.pricing import price
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.service import Service
-from oasis_sim.engine.state import NOW, new_state
-from oasis_sim.engine.stretch import LOG_COLUMNS, LOG_EXTRA, run_stretch
+from oasis_sim.engine.state import NOW, new_marks, new_state
+from oasis_sim.engine.stretch import LOG_EXTRA, run_stretch
 from oasis_sim.engine.walks import Walks
 from oasis_sim.engine.window import Window
 from oasis_sim.errors import RunFailed
@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 
 class ServingLoop:
-    """Serve a workload on one GPU (or one tensor-parallel group, of which it follows one GPU)."""
+    """Serve a workload on one GPU or one tensor-parallel group."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ServingLoop:
         self.offload_link = FifoLink(
             self.env, cost.profile.pcie.usable_bytes_per_s, cost.profile.pcie.latency_ps
         )
-        self.state = new_state(cost.share.model.layers)
+        self.state = new_state(cost.share.model.layers, walks.tables.ranks)
         self._max_steps = max_steps
         self._progress = progress
         self._wake: simpy.Event | None = None
@@ -141,16 +141,17 @@ class ServingLoop:
         count = 1 if prefill_ps or recording else service.longest_stretch(self._steps_left())
         peek = self.env.peek()
         limit = int(min(peek, NEVER_PS))
-        times = np.empty((count, LOG_COLUMNS), dtype=np.int64)
-        quality = np.empty((count, self.walks.tables.quality.shape[1]))
-        marks = self.window.marks()
+        tables, marks = self.walks.tables, new_marks(self.state)
+        times = np.empty((count, tables.log_columns), dtype=np.int64)
+        quality = np.empty((count, tables.quality.shape[1]))
         places = rows.walk.copy(), rows.context.copy(), rows.dense_context.copy()
         used, most = service.hbm.used_bytes, self.cost.scheme.tokens_per_step_max
         growth = service.growth() // most
         costs = price(self.cost, rows, prefill_ps)
-        done = run_stretch(self.state, rows, self.walks.tables, costs, limit, times, quality, marks)
+        done = run_stretch(self.state, rows, tables, costs, limit, times, quality, marks)
         if recording:
-            self.window.record(self.recorder.steps, sparse, dense, places, times[0], marks)
+            mine = marks[self.walks.busiest]
+            self.window.record(self.recorder.steps, sparse, dense, places, times[0], mine)
         times[done - 1, LOG_EXTRA] -= service.advance(sparse, dense, done, rows)
         batch = self._batch_record(done, len(sparse), len(dense))
         batch[:, columns.PREFILL_TOKENS] = prefill_tokens

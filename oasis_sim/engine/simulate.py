@@ -34,12 +34,12 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         scenario.traces, scenario.scheme, cost.share, scenario.drafter, scenario.seed
     )
     book = RequestBook(workload, scenario.concurrency, scenario.think_ps)
-    window = Window(model.layers, scenario.schedule_steps, book.expected_total, scenario.max_steps)
+    window = Window(scenario.schedule_steps, book.expected_total, scenario.max_steps)
     loop = ServingLoop(cost, plan, walks, book, window, scenario.max_steps, progress)
     loop.run()
     if book.rejected == len(book):
         raise RunFailed(f"no request fits: {book.first_refusal}; {book.advice}")
-    steps = loop.recorder.finish(cost.share.block_bytes(scenario.scheme))
+    steps = loop.recorder.finish(cost.share.block_bytes(scenario.scheme), walks.tables.copies)
     gaps, counts = token_gaps(steps, loop.recorder.extra_tokens())
     return RunResult(
         scenario=scenario,

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.engine.streams import RATE_ONE
+from oasis_sim.engine.streams import RATE_ONE, STREAMS
 
 # Columns of `PipelineState.scalars`.
-NOW, TRANSFER_FREE, PREDICTION_FREE, SELECTION_FREE, D2H_FREE, D2H_STEP_END = range(6)
+NOW, D2H_FREE, D2H_STEP_END = range(3)
 
 # Columns of a step's result (see `run_step`).
 (
@@ -29,22 +29,23 @@ NOW, TRANSFER_FREE, PREDICTION_FREE, SELECTION_FREE, D2H_FREE, D2H_STEP_END = ra
     OUT_WAIT,
 ) = range(13)
 OUT_COLUMNS = 13
-# Where the six per-layer stages of `marks` stand in a step's result, from OUT_QKV on.
-LAYER_STAGES = (0, 1, 2, 5, 6, 7)
+MARKS = 12
 
 Int64 = npt.NDArray[np.int64]
 
 
 class PipelineState(NamedTuple):
-    """Carry the streams from one step to the next.
+    """Carry the streams of R ranks (GPUs that work together) from one step to the next.
 
-    `scalars` int64[6]: clock and the time at which each stream and the device-to-host link are
-    free. `transfer_end` int64[L]: end of the transfer that attention of layer l waits for.
-    `ring` int64[3, R, 2]: the last R busy intervals of transfer, prediction and selection;
-    `cursor` int64[3, 2]: intervals written so far, and the oldest that may still matter.
+    `scalars` int64[3]: the clock, and two times of the device-to-host link, alike on all ranks.
+    `free` int64[3 R]: when each lane is free: transfer, prediction and selection of each rank.
+    `transfer_end` int64[R, L]: end of the transfer that attention of layer l waits for. `ring`
+    int64[3 R, N, 2]: the last N busy intervals of each lane; `cursor` int64[3 R, 2]: intervals
+    written so far, and the oldest that may still matter.
     """
 
     scalars: Int64
+    free: Int64
     transfer_end: Int64
     ring: Int64
     cursor: Int64
@@ -84,12 +85,17 @@ class StepTimes(NamedTuple):
     covered: int = 0
 
 
-def new_state(layers: int, start_ps: int = 0) -> PipelineState:
-    """Return idle streams at `start_ps` for a model of `layers` layers."""
-    ring = np.full((3, 4 * layers + 8, 2), -1, dtype=np.int64)
+def new_state(layers: int, ranks: int = 1) -> PipelineState:
+    """Return idle streams at time 0 for a model of `layers` layers on `ranks` GPUs."""
     return PipelineState(
-        scalars=np.full(6, start_ps, dtype=np.int64),
-        transfer_end=np.full(layers, start_ps, dtype=np.int64),
-        ring=ring,
-        cursor=np.zeros((3, 2), dtype=np.int64),
+        scalars=np.zeros(3, dtype=np.int64),
+        free=np.zeros(STREAMS * ranks, dtype=np.int64),
+        transfer_end=np.zeros((ranks, layers), dtype=np.int64),
+        ring=np.full((STREAMS * ranks, 4 * layers + 8, 2), -1, dtype=np.int64),
+        cursor=np.zeros((STREAMS * ranks, 2), dtype=np.int64),
     )
+
+
+def new_marks(state: PipelineState) -> Int64:
+    """Return an empty record for the intervals of one step, int64[R, L, MARKS]."""
+    return np.zeros((*state.transfer_end.shape, MARKS), dtype=np.int64)

@@ -18,8 +18,10 @@ RATE_BITS = 20
 RATE_ONE = 1 << RATE_BITS
 FAR_PS = 1 << 62
 
-# Rows of the interval rings, and columns of the rate table.
+# Streams of one rank, and columns of the rate table. Rank r of the GPUs that work together has the
+# lanes 3 r, 3 r + 1 and 3 r + 2 of all arrays of streams; `base` is the first of them.
 TRANSFER, PREDICTION, SELECTION = 0, 1, 2
+STREAMS = 3
 # Rows of the rate table: whose progress it is.
 LINEAR, ATTENTION, BACKGROUND = 0, 1, 2
 
@@ -31,48 +33,50 @@ Int64 = npt.NDArray[np.int64]
 
 
 @compiled
-def push(ring: Int64, cursor: Int64, start: int, end: int) -> None:
+def push(ring: Int64, cursor: Int64, lane: int, start: int, end: int) -> None:
     """Note that a stream is busy from start to end; a seamless continuation is one interval.
 
-    `ring` int64[R, 2] holds the last R intervals of the stream, `cursor` int64[2] how many were
-    written and the oldest that may still matter.
+    `ring` int64[3 R, N, 2] holds the last N intervals of each lane, `cursor` int64[3 R, 2] how many
+    were written and the oldest that may still matter.
     """
     if end <= start:
         return
-    written, first = cursor[0], cursor[1]
-    last = (written - 1) % ring.shape[0]
-    if written > first and ring[last, 1] == start:
-        ring[last, 1] = end
+    size = ring.shape[1]
+    written, first = cursor[lane, 0], cursor[lane, 1]
+    last = (written - 1) % size
+    if written > first and ring[lane, last, 1] == start:
+        ring[lane, last, 1] = end
         return
-    ring[written % ring.shape[0], 0] = start
-    ring[written % ring.shape[0], 1] = end
-    cursor[0] += 1
+    ring[lane, written % size, 0] = start
+    ring[lane, written % size, 1] = end
+    cursor[lane, 0] += 1
 
 
 @compiled
-def forget(ring: Int64, cursor: Int64, now: int) -> None:
+def forget(ring: Int64, cursor: Int64, base: int, now: int) -> None:
     """Pass over the intervals that ended before the foreground's clock."""
-    for s in range(3):
-        first = max(cursor[s, 1], cursor[s, 0] - ring.shape[1])
-        while first < cursor[s, 0] and ring[s, first % ring.shape[1], 1] <= now:
+    size = ring.shape[1]
+    for lane in range(base, base + STREAMS):
+        first = max(cursor[lane, 1], cursor[lane, 0] - size)
+        while first < cursor[lane, 0] and ring[lane, first % size, 1] <= now:
             first += 1
-        cursor[s, 1] = first
+        cursor[lane, 1] = first
 
 
 @compiled
-def _rate(now: int, rates: Int64, ring: Int64, cursor: Int64, found: Int64) -> None:
+def _rate(now: int, rates: Int64, ring: Int64, cursor: Int64, base: int, found: Int64) -> None:
     """Set found to the progress rate at `now` and the time of the next change of any stream."""
-    rate = RATE_ONE
-    change = FAR_PS
-    for s in range(3):
-        i = cursor[s, 1]
-        while i < cursor[s, 0] and ring[s, i % ring.shape[1], 1] <= now:
+    rate, change, size = RATE_ONE, FAR_PS, ring.shape[1]
+    for s in range(STREAMS):
+        lane = base + s
+        i = cursor[lane, 1]
+        while i < cursor[lane, 0] and ring[lane, i % size, 1] <= now:
             i += 1
-        if i < cursor[s, 0]:
-            begin = ring[s, i % ring.shape[1], 0]
+        if i < cursor[lane, 0]:
+            begin = ring[lane, i % size, 0]
             if begin <= now:
                 rate = (rate * rates[s]) >> RATE_BITS
-                change = min(change, ring[s, i % ring.shape[1], 1])
+                change = min(change, ring[lane, i % size, 1])
             else:
                 change = min(change, begin)
     found[0] = rate
@@ -80,12 +84,12 @@ def _rate(now: int, rates: Int64, ring: Int64, cursor: Int64, found: Int64) -> N
 
 
 @compiled
-def finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> int:
-    """Return when `work` picoseconds begun at `start` are done beside the busy neighbours."""
+def finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64, base: int) -> int:
+    """Return when `work` picoseconds begun at `start` are done beside a rank's busy streams."""
     if work <= 0:
         return start
     found = np.empty(2, dtype=np.int64)
-    _rate(start, rates, ring, cursor, found)
+    _rate(start, rates, ring, cursor, base, found)
     since, left, rate, change = start, work, found[0], found[1]
     while True:
         if rate > 0:
@@ -93,7 +97,7 @@ def finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> i
             if done <= change:
                 return done
         now = change
-        _rate(now, rates, ring, cursor, found)
+        _rate(now, rates, ring, cursor, base, found)
         change = found[1]
         if found[0] != rate:
             left -= ((now - since) * rate) >> RATE_BITS
@@ -102,14 +106,14 @@ def finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64) -> i
 
 @compiled
 def finish_linear(
-    start: int, work: int, rates: Int64, covered: int, ring: Int64, cursor: Int64
+    start: int, work: int, rates: Int64, covered: int, ring: Int64, cursor: Int64, base: int
 ) -> int:
     """Return when linear layers are done: as `finish`, and no later than beside endless transfers.
 
     Those let them progress at the rate `covered` (0: not told apart). A kernel is slowed whole by a
     transfer that touches it, so that one which covers a part costs more for its time.
     """
-    done: int = finish(start, work, rates, ring, cursor)
+    done: int = finish(start, work, rates, ring, cursor, base)
     if covered <= 0 or work <= 0:
         return done
     longest = ((work << RATE_BITS) + covered - 1) // covered
@@ -117,7 +121,7 @@ def finish_linear(
         return done
     others = rates.copy()
     others[TRANSFER] = RATE_ONE
-    bound: int = finish(start, longest, others, ring, cursor)
+    bound: int = finish(start, longest, others, ring, cursor, base)
     return min(done, bound)
 
 
@@ -125,38 +129,40 @@ def finish_linear(
 def look(ring: Int64, cursor: Int64, free: Int64, now: int, found: Int64) -> bool:
     """Describe what each stream still has to do after `now`, relative to it; False if too much.
 
-    `free` int64[3] is when each stream is free. `found` int64[3, LOOK] receives, per stream, the
+    `free` int64[3 R] is when each lane is free. `found` int64[3 R, LOOK] receives, per lane, the
     number of its intervals that end after `now`, the time until it is free, and the bounds of
     these intervals; a start before `now` counts as `now`.
     """
-    for s in range(3):
+    size = ring.shape[1]
+    for lane in range(free.shape[0]):
         count = 0
-        for i in range(cursor[s, 1], cursor[s, 0]):
-            end = ring[s, i % ring.shape[1], 1]
+        for i in range(cursor[lane, 1], cursor[lane, 0]):
+            end = ring[lane, i % size, 1]
             if end > now:
                 if count == MOST_PENDING:
                     return False
-                found[s, 2 + 2 * count] = max(ring[s, i % ring.shape[1], 0] - now, 0)
-                found[s, 3 + 2 * count] = end - now
+                found[lane, 2 + 2 * count] = max(ring[lane, i % size, 0] - now, 0)
+                found[lane, 3 + 2 * count] = end - now
                 count += 1
-        found[s, 0] = count
-        found[s, 1] = max(free[s] - now, 0)
+        found[lane, 0] = count
+        found[lane, 1] = max(free[lane] - now, 0)
     return True
 
 
 @compiled
-def alike(one: Int64, other: Int64) -> bool:
-    """Say whether two descriptions of a stream are equal, int64[LOOK] each."""
-    used, same = 2 + 2 * one[0], 0
-    while same < used and one[same] == other[same]:
+def alike(one: Int64, other: Int64, lane: int) -> bool:
+    """Say whether two descriptions of a lane are equal, of int64[3 R, LOOK] each."""
+    used, same = 2 + 2 * one[lane, 0], 0
+    while same < used and one[lane, same] == other[lane, same]:
         same += 1
     equal: bool = same == used
     return equal
 
 
 @compiled
-def shift(ring: Int64, cursor: Int64, starts: int, ends: int) -> None:
-    """Let the intervals of one stream that may still matter start and end later (see `push`)."""
-    for i in range(cursor[1], cursor[0]):
-        ring[i % ring.shape[0], 0] += starts
-        ring[i % ring.shape[0], 1] += ends
+def shift(ring: Int64, cursor: Int64, lane: int, starts: int, ends: int) -> None:
+    """Let the intervals of a lane that may still matter start and end later (see `push`)."""
+    size = ring.shape[1]
+    for i in range(cursor[lane, 1], cursor[lane, 0]):
+        ring[lane, i % size, 0] += starts
+        ring[lane, i % size, 1] += ends

@@ -16,12 +16,12 @@ from oasis_sim.compiled import compiled
 from oasis_sim.engine.pipeline import run_step
 from oasis_sim.engine.state import NOW, OUT_COLUMNS, PipelineState, StepTimes
 
-LOG_ADMITTED = OUT_COLUMNS
-LOG_NEEDED = OUT_COLUMNS + 1
-LOG_CONTEXT = OUT_COLUMNS + 2
-LOG_DENSE_CONTEXT = OUT_COLUMNS + 3
-LOG_EXTRA = OUT_COLUMNS + 4
-LOG_COLUMNS = OUT_COLUMNS + 5
+LOG_NEEDED = OUT_COLUMNS
+LOG_CONTEXT = OUT_COLUMNS + 1
+LOG_DENSE_CONTEXT = OUT_COLUMNS + 2
+LOG_EXTRA = OUT_COLUMNS + 3
+# From here on, a column for the blocks that each rank admitted.
+LOG_RANKS = OUT_COLUMNS + 4
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
@@ -43,16 +43,19 @@ class Rows(NamedTuple):
 
 
 class WalkTables(NamedTuple):
-    """Hold blocks per walk step (all KV heads of one GPU), and quality proxies.
+    """Hold blocks per walk step, and quality proxies.
 
-    Layers that move equally many blocks in every walk step form a group: `group` int64[L] is that
-    of each layer, `group_size` int64[G] its number of layers. `admitted` int64[steps, G] are the
-    blocks of one layer of a group, `needed` int64[steps] those of all layers. With a ladder
-    of caps the table holds all walk steps once per cap, the smallest cap first.
-    `rung_blocks` int64[caps, steps] are the blocks that each cap admits, all layers together.
-    `tokens` int64[steps] are those that a request gains: two where an accepted draft is kept.
+    GPUs that move equally many blocks in every walk step and layer count as one rank, of R:
+    `copies` int64[R] says how many GPUs each stands for. Layers that move equally many blocks on
+    every rank form a group: `group` int64[L] is that of each layer, `group_size` int64[G] its
+    number of layers. `admitted` int64[steps, G, R] are the blocks of one layer of a group, `needed`
+    int64[steps] those of all layers and GPUs. With a ladder of caps the table holds all walk
+    steps once per cap, the smallest cap first. `rung_blocks` int64[caps, steps, R] are the blocks
+    that each cap admits, all layers together. `tokens` int64[steps] are those that a request
+    gains: two where an accepted draft is kept.
     """
 
+    copies: Int64
     group: Int64
     group_size: Int64
     admitted: Int64
@@ -60,6 +63,21 @@ class WalkTables(NamedTuple):
     quality: Float64
     rung_blocks: Int64
     tokens: Int64
+
+    @property
+    def ranks(self) -> int:
+        """Return R."""
+        return len(self.copies)
+
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of all ranks."""
+        return int(self.copies.sum())
+
+    @property
+    def log_columns(self) -> int:
+        """Return the columns of a step's log."""
+        return LOG_RANKS + self.ranks
 
 
 class StretchCosts(NamedTuple):
@@ -151,15 +169,18 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
 def _widest_cap(
     rows: Rows, tables: WalkTables, costs: StretchCosts, times: StepTimes, layers: int
 ) -> int:
-    """Return where the table of the widest cap begins whose transfers hide under the step."""
+    """Return where the table of the widest cap begins whose transfers hide on every rank."""
     room = times.qkv + times.attention + times.output_ffn + times.launch_per_layer
     room = room * layers + times.lm_head + times.draft + times.launch_per_step
     chosen = 0
     for rung in range(1, tables.rung_blocks.shape[0]):
-        blocks = 0
-        for row in rows.walk:
-            blocks += tables.rung_blocks[rung, row]
-        moved = blocks * costs.block_bytes * costs.transfer_ps_per_byte
+        most = 0
+        for rank in range(tables.rung_blocks.shape[2]):
+            blocks = 0
+            for row in rows.walk:
+                blocks += tables.rung_blocks[rung, row, rank]
+            most = max(most, blocks)
+        moved = most * costs.block_bytes * costs.transfer_ps_per_byte
         if moved + costs.transfer_fixed * layers > room:
             break
         chosen = rung
@@ -171,23 +192,26 @@ def _widest_cap(
 def _gather_blocks(
     rows: Rows, tables: WalkTables, base: int, costs: StretchCosts, transfer: Int64, log: Int64
 ) -> None:
-    """Sum this step's moves over the rows, per group of layers; turn them into transfer times.
+    """Sum this step's moves over the rows, per layer group and rank; turn them into transfer times.
 
     `base` is where the table of the step's cap begins.
     """
-    groups = transfer.shape[0]
-    for group in range(groups):
-        transfer[group] = 0
+    groups, ranks = transfer.shape
+    sums, size = transfer.reshape(-1), transfer.size
+    admitted = tables.admitted.reshape((-1, size))
+    for place in range(size):
+        sums[place] = 0
     for row in rows.walk:
         log[LOG_NEEDED] += tables.needed[base + row]
-        for group in range(groups):
-            transfer[group] += tables.admitted[base + row, group]
+        for place in range(size):
+            sums[place] += admitted[base + row, place]
     for group in range(groups):
-        blocks = transfer[group]
-        log[LOG_ADMITTED] += blocks * tables.group_size[group]
-        if blocks > 0:
-            moved = blocks * costs.block_bytes * costs.transfer_ps_per_byte
-            transfer[group] = costs.transfer_fixed + round(moved)
+        for rank in range(ranks):
+            blocks = transfer[group, rank]
+            log[LOG_RANKS + rank] += blocks * tables.group_size[group]
+            if blocks > 0:
+                moved = blocks * costs.block_bytes * costs.transfer_ps_per_byte
+                transfer[group, rank] = costs.transfer_fixed + round(moved)
 
 
 @compiled
@@ -201,7 +225,8 @@ def begin_step(
 ) -> StepTimes:
     """Price a step of these rows; fill its transfers and what its log says of rows and blocks."""
     log[LOG_NEEDED] = 0
-    log[LOG_ADMITTED] = 0
+    for rank in range(transfer.shape[1]):
+        log[LOG_RANKS + rank] = 0
     log[LOG_DENSE_CONTEXT] = _sum(rows.dense_context)
     log[LOG_CONTEXT] = _sum(rows.context) + log[LOG_DENSE_CONTEXT]
     times = _step_times(rows, costs)
@@ -242,12 +267,12 @@ def run_stretch(
 ) -> int:
     """Run up to len(log) steps, stop after the first that ends at or after `limit_ps`.
 
-    `log` int64[n, LOG_COLUMNS] and `quality` float64[n, Q] receive one row per step: the stage
-    times of `run_step`, blocks admitted and needed, the sum of contexts (all rows, dense rows), the
-    tokens gained beside one per row, and the sums over rows of the walk's quality columns. `marks`
-    as in `run_step`. Returns how many steps ran.
+    `log` int64[n, `WalkTables.log_columns`] and `quality` float64[n, Q] receive one row per step:
+    the stage times of `run_step`, blocks needed, the sum of contexts (all rows, dense rows), the
+    tokens gained beside one per row, blocks admitted by each rank, and the sums over rows of the
+    walk's quality columns. `marks` as in `run_step`. Returns how many steps ran.
     """
-    transfer = np.zeros(tables.group_size.shape[0], dtype=np.int64)
+    transfer = np.zeros(tables.admitted.shape[1:], dtype=np.int64)
     for step in range(len(log)):
         times = begin_step(rows, tables, costs, transfer, log[step], quality[step])
         run_step(state, times, transfer, tables.group, log[step], marks)

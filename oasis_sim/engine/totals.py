@@ -23,8 +23,9 @@ class StepTotals:
 
     `step_ps` int64[S] and `rows` int32[S] are the length and the rows of each step. `stage_ps`
     int64[stages], `bound_steps` and `bound_ps` int64[bounds] follow STAGES and BOUNDS of
-    ``result``. `decode_ps` and `decode_tokens` are those of steps without prefill. Peaks are the
-    largest values, `end_ps` is the end of the last step.
+    ``result``; `rank_h2d_bytes` int64[R] are those of one GPU of each rank. `decode_ps` and
+    `decode_tokens` are those of steps without prefill. Peaks are the largest values, `end_ps` is
+    the end of the last step.
     """
 
     step_ps: IntArray
@@ -38,6 +39,7 @@ class StepTotals:
     decode_ps: int
     decode_tokens: int
     h2d_bytes: int
+    rank_h2d_bytes: IntArray
     d2h_bytes: int
     network_bytes: int
     needed_blocks: int
@@ -85,6 +87,7 @@ def fold_steps(steps: StepLog) -> StepTotals:
         decode_ps=int(lengths[decoding].sum()),
         decode_tokens=int(steps.output_tokens[decoding].sum()),
         h2d_bytes=int(steps.h2d_bytes.sum()),
+        rank_h2d_bytes=steps.rank_h2d_bytes.sum(axis=0),
         d2h_bytes=int(steps.d2h_bytes.sum()),
         network_bytes=int(steps.network_bytes.sum()),
         needed_blocks=int(steps.needed_blocks.sum()),

@@ -28,7 +28,7 @@ from oasis_sim.trace import AttentionTrace
 # it is among the best part of the selection; then more blocks.
 ONE_BLOCK_DEPTHS = (0.1, 0.25, 0.5, 0.75)
 CAP_LADDER = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32, 64, 128)
-# Tables are kept, since a sweep asks for the same ones again and again; each is below 100 kB.
+# Tables are kept, since a sweep asks for the same ones again and again; each is about 100 kB.
 KEPT_WALKS = 128
 
 # Fractional part of the golden ratio in 32 bits: multiples of it spread evenly over a cycle.
@@ -55,7 +55,7 @@ def residency_rule(scheme: Scheme) -> ResidencyRule:
 
 @dataclass(frozen=True, eq=False)
 class Walks:
-    """Hold the walk tables of one GPU and where each trace's cycle begins."""
+    """Hold the walk tables of all GPUs and where each trace's cycle begins."""
 
     tables: WalkTables
     first: tuple[int, ...]
@@ -63,6 +63,11 @@ class Walks:
     walks: tuple[WalkTable, ...]
     quality: Quality
     seed: int
+
+    @property
+    def busiest(self) -> int:
+        """Return the rank that moves most."""
+        return int(self.tables.rung_blocks.sum(axis=(0, 1)).argmax())
 
     def start(self, request: int) -> tuple[int, int, int]:
         """Return (first, length, place): the cycle that a request follows and where it starts."""
@@ -88,8 +93,8 @@ def build_walks(
     """Build the tables of all traces; without a selection no trace is needed."""
     model = share.model
     if not scheme.selects:
-        zero = np.zeros((1, model.layers), dtype=np.int64)
-        tables = _tables(zero, zero, np.array([[1.0, 1.0, 0.0]]), zero[:, 0] + 1, rungs=1)
+        nothing, once = np.zeros((1, model.layers, share.tp), dtype=np.int64), np.array([1])
+        tables = _tables(nothing, 0 * once, np.array([[1.0, 1.0, 0.0]]), once, rungs=1)
         return Walks(tables, (0,), (1,), (), _quality((), ()), seed)
     rules = cap_ladder(scheme)
     rungs = [
@@ -102,17 +107,15 @@ def build_walks(
     walks = rungs[0]
     length = tuple(walk.period for walk in walks)
     first = tuple(int(n) for n in np.cumsum([0, *length[:-1]]))
-    # A GPU fetches for the heads that it holds: a fraction of all heads under tensor parallelism.
-    admitted, needed = (
-        np.concatenate([getattr(walk, name) for rung in rungs for walk in rung]).astype(np.int64)
-        * share.kv_heads
-        // model.kv_heads
-        for name in ("admitted", "needed")
-    )
+    admitted = np.concatenate([_by_gpu(walk, share) for rung in rungs for walk in rung])
+    needed = np.concatenate([walk.needed.sum(axis=1) for rung in rungs for walk in rung])
+    # A head that several GPUs hold is fetched by each of them.
+    needed = needed.astype(np.int64) * (share.kv_heads * share.tp // model.kv_heads)
     if not scheme.offload:
         admitted, needed = np.zeros_like(admitted), np.zeros_like(needed)
     elif not scheme.reuse:
-        admitted = needed = np.full_like(admitted, scheme.chosen_blocks * share.kv_heads)
+        admitted = np.full_like(admitted, scheme.chosen_blocks * share.kv_heads)
+        needed = admitted.sum(axis=(1, 2))
     quality = np.concatenate([_columns(walk) for rung in rungs for walk in rung])
     tokens = np.concatenate([walk.tokens for walk in walks]).astype(np.int64)
     tables = _tables(admitted, needed, quality, tokens, rungs=len(rungs))
@@ -132,18 +135,27 @@ def _walk(
     return build_walk(trace, rule, predictor, drafter, model, speculative=speculative)
 
 
+def _by_gpu(walk: WalkTable, share: GpuShare) -> np.ndarray:
+    """Return the blocks that each GPU admits for the heads that it holds, int64[W, L, tp]."""
+    held = [share.model.kv_heads_of_gpu(rank, share.tp) for rank in range(share.tp)]
+    parts = [walk.admitted_by_head[:, :, heads].sum(axis=2, dtype=np.int64) for heads in held]
+    return np.stack(parts, axis=2)
+
+
 def _tables(
     admitted: np.ndarray, needed: np.ndarray, quality: np.ndarray, tokens: np.ndarray, *, rungs: int
 ) -> WalkTables:
-    """Return the tables of blocks int64[rungs x steps, L]; equal layers are found and grouped."""
-    kinds, group, size = np.unique(admitted, axis=1, return_inverse=True, return_counts=True)
+    """Return the tables of blocks int64[rungs x steps, L, tp]; equal GPUs and layers are found."""
+    ranks, copies = np.unique(admitted, axis=2, return_counts=True)
+    kinds, group, size = np.unique(ranks, axis=1, return_inverse=True, return_counts=True)
     return WalkTables(
+        copies=copies.astype(np.int64),
         group=group.reshape(-1).astype(np.int64),
         group_size=size.astype(np.int64),
         admitted=np.ascontiguousarray(kinds),
-        needed=needed.sum(axis=1),
+        needed=needed,
         quality=quality,
-        rung_blocks=admitted.sum(axis=1).reshape(rungs, -1),
+        rung_blocks=ranks.sum(axis=1).reshape(rungs, -1, len(copies)),
         tokens=tokens,
     )
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from oasis_sim.engine import state as p
 from oasis_sim.engine.batch import Job
 from oasis_sim.engine.result import Slice
-from oasis_sim.engine.stretch import LOG_COLUMNS, Rows
+from oasis_sim.engine.stretch import Rows
 
 TIMELINE_STEPS = 3
 STAGE_MARKS = (
@@ -30,7 +30,7 @@ class WindowStep:
     """Keep one step of the window: its rows before the step, its stage times and intervals.
 
     `request` int64[B + D], `context` int64[B + D] (sparse rows first), `walk` int64[B], `times`
-    int64[LOG_COLUMNS], `marks` int64[L, 12] (see `pipeline.run_step`).
+    a row of the steps' log, `marks` int64[L, MARKS] those of one rank (see `pipeline.run_step`).
     """
 
     step: int
@@ -47,10 +47,7 @@ class Window:
     It opens in a step without prefill, unless none comes until three quarters are done.
     """
 
-    def __init__(
-        self, layers: int, length: int, expected_tokens: int, max_steps: int | None
-    ) -> None:
-        self._layers = layers
+    def __init__(self, length: int, expected_tokens: int, max_steps: int | None) -> None:
         self._length = max(length, TIMELINE_STEPS)
         self._after_tokens = expected_tokens // 2
         # A run that is cut short opens its window early enough to fill it.
@@ -70,10 +67,6 @@ class Window:
             return True
         return generated >= (self._late_tokens if prefill else self._after_tokens)
 
-    def marks(self) -> Int64:
-        """Return an empty record for the intervals of one step."""
-        return np.zeros((self._layers, 12), dtype=np.int64)
-
     def record(
         self,
         step: int,
@@ -92,7 +85,7 @@ class Window:
                 request=request,
                 context=np.concatenate([context, dense_context]),
                 walk=walk,
-                times=times[:LOG_COLUMNS].copy(),
+                times=times.copy(),
                 marks=marks,
             )
         )

@@ -160,8 +160,9 @@ def _sparse_parts(result: RunResult) -> dict[str, int | None]:
 def _residency(result: RunResult) -> dict[str, float | None]:
     """Return block counts as means per sparse row, KV head, layer and step."""
     totals, scenario = result.totals, result.scenario
-    heads = scenario.model.kv_heads_per_gpu(scenario.tp) * scenario.model.layers
-    places = totals.sparse_rows * heads
+    # A head that several GPUs hold is fetched by each of them.
+    heads = scenario.model.kv_heads_per_gpu(scenario.tp) * scenario.tp
+    places = totals.sparse_rows * heads * scenario.model.layers
     needed = totals.needed_blocks
     missed = _ratio(needed, places * scenario.scheme.chosen_blocks)
     return {

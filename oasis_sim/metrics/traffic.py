@@ -12,8 +12,10 @@ from oasis_sim.units import GB, PS_PER_S
 
 
 def links(result: RunResult) -> dict[str, Any]:
-    """Return, per link of one GPU, bytes per step, mean rate and utilisation.
+    """Return, per link of one GPU, bytes per step, mean rate and utilisation; means over the GPUs.
 
+    `bytes_total` are those of all GPUs. `busiest_gpu_utilisation` is that of the GPU whose heads
+    fetch most; under tensor parallelism the others wait for it.
     `utilisation` is the mean rate over `limit_gb_per_s`, the rate at which the engine's cost model
     moves the scheme's units over that link; `nominal_gb_per_s` is what the standard promises.
     Both are None for a network that the scenario does not name.
@@ -22,10 +24,14 @@ def links(result: RunResult) -> dict[str, Any]:
     pcie = scenario.profile.pcie
     gather = PS_PER_S / cost_model(scenario).transfer_ps_per_byte()
     steps = totals.count, totals.busy_ps
+    tp, most = scenario.tp, int(totals.rank_h2d_bytes.max(initial=0))
+    copied = _link(totals.d2h_bytes, tp, steps, pcie.usable_bytes_per_s, pcie.bytes_per_s)
+    fetched = _link(totals.h2d_bytes, tp, steps, gather, pcie.bytes_per_s)
+    busiest = _link(most, 1, steps, gather, None)
     return {
-        "pcie_h2d": _link(totals.h2d_bytes, steps, gather, pcie.bytes_per_s),
-        "pcie_d2h": _link(totals.d2h_bytes, steps, pcie.usable_bytes_per_s, pcie.bytes_per_s),
-        "network": _link(totals.network_bytes, steps, None, None),
+        "pcie_h2d": {**fetched, "busiest_gpu_utilisation": busiest["utilisation"]},
+        "pcie_d2h": copied,
+        "network": _link(totals.network_bytes, 1, steps, None, None),
     }
 
 
@@ -38,16 +44,17 @@ def cost_model(scenario: Scenario) -> CostModel:
 
 def _link(
     total: int,
+    gpus: int,
     steps: tuple[int, int],
     limit_bytes_per_s: float | None,
     nominal: float | None,
 ) -> dict[str, float | int | None]:
-    """Return the row of a link that moved `total` bytes; `steps`: how many, and their time."""
+    """Return the row of links that moved `total` bytes; `steps`: how many, and their time."""
     count, busy_ps = steps
-    rate = total * PS_PER_S / busy_ps if busy_ps else None
+    rate = total * PS_PER_S / (busy_ps * gpus) if busy_ps else None
     share = None if rate is None or limit_bytes_per_s is None else rate / limit_bytes_per_s
     return {
-        "bytes_per_step_mean": significant(total / count) if count else None,
+        "bytes_per_step_mean": significant(total / (count * gpus)) if count else None,
         "gb_per_s_mean": None if rate is None else significant(rate / GB),
         "utilisation": None if share is None else significant(share),
         "limit_gb_per_s": None

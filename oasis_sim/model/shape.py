@@ -53,6 +53,11 @@ class ModelShape:
         """Return the KV heads that one of `tp` GPUs holds; a head may be held by several."""
         return -(-self.kv_heads // tp)
 
+    def kv_heads_of_gpu(self, rank: int, tp: int) -> slice:
+        """Return which KV heads GPU `rank` of `tp` holds, as vLLM spreads them."""
+        first = rank * self.kv_heads // tp
+        return slice(first, first + self.kv_heads_per_gpu(tp))
+
     @property
     def attention_params(self) -> int:
         """Count the parameters of attention in one layer: projections, biases, head norms."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import footprint, plan_memory
 from oasis_sim.engine.trace_fit import check_traces
@@ -196,7 +194,7 @@ def moved_bytes_per_token(case: RooflineCase, cost: CostModel) -> float:
     else:
         check_traces(case.traces, scheme, case.context_tokens)
         walks = build_walks(case.traces, scheme, share, case.drafter, 0)
-        blocks = float(np.mean(walks.tables.rung_blocks))
+        blocks = float(walks.tables.rung_blocks.mean(axis=(0, 1)).max())
     return blocks * share.block_bytes(scheme)
 
 

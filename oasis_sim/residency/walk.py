@@ -71,7 +71,7 @@ class WalkTable:
     @property
     def admitted(self) -> NDArray[np.int64]:
         """Return the admitted blocks of all KV heads together, int64[W, model layers]."""
-        return self.admitted_by_head.sum(axis=2, dtype=np.int64)
+        return np.asarray(self.admitted_by_head.sum(axis=2, dtype=np.int64))
 
     @property
     def overlap_mean(self) -> float:

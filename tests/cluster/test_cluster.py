@@ -91,6 +91,14 @@ def test_full_transfer_over_an_infinite_network_decodes_as_at_home() -> None:
     np.testing.assert_array_equal(here, apart.end_ps - apart.start_ps)
 
 
+@pytest.mark.parametrize(("tp", "copies"), [(2, 1), (4, 2)])
+def test_nodes_of_several_gpus(tp: int, copies: int) -> None:
+    """Their GPUs gather for the heads that they hold; the network brings each block once."""
+    one, several = (run(given, cluster(given)) for given in (scenario(), scenario(tp=tp)))
+    assert one.fetched_bytes == several.fetched_bytes > 0
+    assert several.run.totals.h2d_bytes == copies * one.run.totals.h2d_bytes > 0
+
+
 def test_a_request_alone_has_no_queue() -> None:
     """TTFT is prefill, extra step and network; nothing else."""
     alone = scenario("oasis", closed_loop(1, 1600, 40), concurrency=1)

@@ -56,38 +56,53 @@ class Progress:
 
 @dataclass
 class EventPipeline:
-    """Run steps with one process per stream; `ends` collects the end of each step."""
+    """Run steps with one process per rank and stream; `ends` collects the end of each step.
+
+    `transfers` are durations by step, rank and layer.
+    """
 
     steps: Sequence[StepTimes]
-    transfers: Sequence[Sequence[int]]
+    transfers: Sequence[Sequence[Sequence[int]]]
     env: simpy.Environment = field(default_factory=simpy.Environment)
     ends: list[int] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
 
     def run(self) -> list[int]:
         """Simulate all steps and return their end times."""
-        self.busy = [False, False, False]
-        self.changed = self.env.event()
-        self.done: dict[tuple[str, int, int], simpy.Event] = {}
-        for body in (self._predict, self._select, self._transfer, self._copy_out):
-            self.env.process(body())
-        self.env.run(until=self.env.process(self._foreground()))
+        self.ranks, self.layers = len(self.transfers[0]), len(self.transfers[0][0])
+        self.busy = [[False, False, False] for _ in range(self.ranks)]
+        self.changed = [self.env.event() for _ in range(self.ranks)]
+        self.done: dict[tuple[object, ...], simpy.Event] = {}
+        self.came: dict[tuple[object, ...], list[int]] = {}
+        self.env.process(self._copy_out())
+        for rank in range(self.ranks):
+            for body in (self._predict, self._select, self._transfer):
+                self.env.process(body(rank))
+        parts = [self.env.process(self._foreground(rank)) for rank in range(self.ranks)]
+        self.env.run(until=self.env.all_of(parts))
         return self.ends
 
-    def event(self, what: str, step: int, layer: int = 0) -> simpy.Event:
+    def event(self, *key: object) -> simpy.Event:
         """Return the event of something having happened, made when first asked for."""
-        key = (what, step, layer)
         if key not in self.done:
             self.done[key] = self.env.event()
         return self.done[key]
 
-    def _mark(self, stream: int, busy: bool) -> None:
-        self.busy[stream] = busy
-        old, self.changed = self.changed, self.env.event()
+    def _meet(self, *key: object) -> simpy.Event:
+        """Come to a collective; return the event of all ranks being there."""
+        here = self.came.setdefault(key, [])
+        here.append(self.env.now)
+        if len(here) == self.ranks:
+            self.event("met", *key).succeed()
+        return self.event("met", *key)
+
+    def _mark(self, rank: int, stream: int, busy: bool) -> None:
+        self.busy[rank][stream] = busy
+        old, self.changed[rank] = self.changed[rank], self.env.event()
         old.succeed()
 
-    def _work(self, amount: int, rates: Sequence[int], covered: int = 0) -> Steps:
-        """Do an amount of work, slower while the streams with a rate are busy.
+    def _work(self, rank: int, amount: int, rates: Sequence[int], covered: int = 0) -> Steps:
+        """Do an amount of work, slower while the rank's streams with a rate are busy.
 
         With `covered` it is done at the latest when it would be beside endless transfers, at that
         rate.
@@ -98,8 +113,8 @@ class EventPipeline:
             others[TRANSFER] = RATE_ONE
             ways.append(Progress(-(-(amount << RATE_BITS) // covered), others))
         while all(way.left() > 0 for way in ways):
-            start, changed = self.env.now, self.changed
-            needed = [time for way in ways if (time := way.needed(self.busy)) is not None]
+            start, changed = self.env.now, self.changed[rank]
+            needed = [time for way in ways if (time := way.needed(self.busy[rank])) is not None]
             if needed:
                 yield self.env.timeout(min(needed)) | changed
             else:
@@ -107,89 +122,103 @@ class EventPipeline:
             for way in ways:
                 way.passed(self.env.now - start)
 
-    def _linear(self, amount: int, times: StepTimes) -> Steps:
-        yield from self._work(amount, times.rates[LINEAR], times.covered)
+    def _linear(self, rank: int, amount: int, times: StepTimes) -> Steps:
+        yield from self._work(rank, amount, times.rates[LINEAR], times.covered)
 
-    def _foreground(self) -> Steps:
+    def _foreground(self, rank: int) -> Steps:
         for t, times in enumerate(self.steps):
-            attention = times.rates[ATTENTION]
-            yield from self._linear(times.prefill, times)
-            waited = 0
-            for layer in range(len(self.transfers[t])):
-                yield self.env.timeout(times.launch_per_layer)
-                yield from self._linear(times.qkv, times)
-                self.event("qkv", t, layer).succeed()
-                asked = self.env.now
-                if times.on_demand:
-                    yield self.event("moved", t, layer)
-                elif times.next_layer and layer > 0:
-                    yield self.event("moved", t, layer - 1)
-                elif t > 0:
-                    last = len(self.transfers[t]) - 1
-                    yield self.event("moved", t - 1, last if times.next_layer else layer)
-                if times.correction:
-                    yield self.event("corrected", t, layer)
-                waited += self.env.now - asked
-                yield from self._work(times.attention, attention)
-                self.event("attention", t, layer).succeed()
-                yield from self._linear(times.output_ffn, times)
-            yield from self._linear(times.lm_head, times)
-            yield from self._linear(times.draft, times)
-            self.event("alone", t).succeed()
+            yield from self._linear(rank, times.prefill, times)
+            yield self._meet("prefill", t)
+            for layer in range(self.layers):
+                yield from self._layer(rank, t, layer)
+            for name, work in (("lm_head", times.lm_head), ("draft", times.draft)):
+                yield from self._linear(rank, work, times)
+                yield self._meet(name, t)
+            alone = self.event("alone", t)
+            if not alone.triggered:
+                alone.succeed()
             asked = self.env.now
             if times.join:
-                yield self.event("moved", t, len(self.transfers[t]) - 1)
-            waited += self.env.now - asked
+                yield self.event("moved", rank, t, self.layers - 1)
+            yield self._meet("joined", t)
+            waited = self.env.now - asked
             yield self.env.timeout(times.launch_per_step)
             if t > 0 and self.steps[t - 1].d2h > 0:
                 yield self.event("copied", t - 1)
-            self.event("step", t).succeed()
-            self.ends.append(self.env.now)
-            self.waits.append(waited)
+            if rank == 0:
+                self.event("step", t).succeed()
+                self.ends.append(self.env.now)
+                self.waits.append(waited + sum(self._waited(t, i) for i in range(self.layers)))
+            yield self._meet("end", t)
 
-    def _predict(self) -> Steps:
+    def _waited(self, t: int, layer: int) -> int:
+        """Return by how much the last rank's start of attention comes after all have asked."""
+        return max(self.came["ready", t, layer]) - max(self.came["asked", t, layer])
+
+    def _layer(self, rank: int, t: int, layer: int) -> Steps:
+        times = self.steps[t]
+        yield self.env.timeout(times.launch_per_layer)
+        yield from self._linear(rank, times.qkv, times)
+        self.event("qkv", rank, t, layer).succeed()
+        self._meet("asked", t, layer)
+        if times.on_demand:
+            yield self.event("moved", rank, t, layer)
+        elif times.next_layer and layer > 0:
+            yield self.event("moved", rank, t, layer - 1)
+        elif t > 0:
+            before = self.layers - 1 if times.next_layer else layer
+            yield self.event("moved", rank, t - 1, before)
+        if times.correction:
+            yield self.event("corrected", rank, t, layer)
+        self._meet("ready", t, layer)
+        yield from self._work(rank, times.attention, times.rates[ATTENTION])
+        self.event("attention", rank, t, layer).succeed()
+        yield self._meet("attended", t, layer)
+        yield from self._linear(rank, times.output_ffn, times)
+        yield self._meet("layer", t, layer)
+
+    def _predict(self, rank: int) -> Steps:
         for t, times in enumerate(self.steps):
-            for layer in range(len(self.transfers[t])):
-                yield self.event("qkv", t, layer)
+            for layer in range(self.layers):
+                yield self.event("qkv", rank, t, layer)
                 visible = times.prediction > 0 and not times.on_demand
                 if visible:
-                    self._mark(PREDICTION, True)
-                yield from self._work(times.prediction, times.rates[BACKGROUND])
+                    self._mark(rank, PREDICTION, True)
+                yield from self._work(rank, times.prediction, times.rates[BACKGROUND])
                 if visible:
-                    self._mark(PREDICTION, False)
-                self.event("predicted", t, layer).succeed()
+                    self._mark(rank, PREDICTION, False)
+                self.event("predicted", rank, t, layer).succeed()
 
-    def _select(self) -> Steps:
+    def _select(self, rank: int) -> Steps:
         for t, times in enumerate(self.steps):
-            for layer in range(len(self.transfers[t])):
-                yield self.event("predicted", t, layer)
+            for layer in range(self.layers):
+                yield self.event("predicted", rank, t, layer)
                 visible = times.selection > 0 and not times.on_demand
                 if visible:
-                    self._mark(SELECTION, True)
+                    self._mark(rank, SELECTION, True)
                 yield self.env.timeout(times.selection)
                 if visible:
-                    self._mark(SELECTION, False)
-                self.event("selected", t, layer).succeed()
+                    self._mark(rank, SELECTION, False)
+                self.event("selected", rank, t, layer).succeed()
 
-    def _transfer(self) -> Steps:
+    def _transfer(self, rank: int) -> Steps:
         for t, times in enumerate(self.steps):
-            layers = len(self.transfers[t])
-            for layer in range(layers):
-                length = self.transfers[t][(layer + times.next_layer) % layers]
-                yield self.event("selected", t, layer)
+            for layer in range(self.layers):
+                length = self.transfers[t][rank][(layer + times.next_layer) % self.layers]
+                yield self.event("selected", rank, t, layer)
                 part = (length * times.correction) >> RATE_BITS
                 yield self.env.timeout(part)
-                self.event("corrected", t, layer).succeed()
+                self.event("corrected", rank, t, layer).succeed()
                 length -= part
                 visible = length > 0 and not times.on_demand
                 if visible:
                     if not times.next_layer:
-                        yield self.event("attention", t, layer)
-                    self._mark(TRANSFER, True)
+                        yield self.event("attention", rank, t, layer)
+                    self._mark(rank, TRANSFER, True)
                 yield from self._move(length, times, self.event("alone", t))
                 if visible:
-                    self._mark(TRANSFER, False)
-                self.event("moved", t, layer).succeed()
+                    self._mark(rank, TRANSFER, False)
+                self.event("moved", rank, t, layer).succeed()
 
     def _move(self, length: int, times: StepTimes, alone: simpy.Event) -> Steps:
         """Move for `length`, sooner when nothing else of a joined step is left."""

@@ -19,6 +19,7 @@ from oasis_sim.engine.state import (
     OUT_WAIT,
     PipelineState,
     StepTimes,
+    new_marks,
     new_state,
 )
 from oasis_sim.engine.streams import BACKGROUND, RATE_ONE
@@ -46,14 +47,25 @@ def step_times(**changes: object) -> StepTimes:
     return zero._replace(**changes)
 
 
-def compiled(steps: list[StepTimes], transfers: list[list[int]]) -> list[np.ndarray]:
-    """Run steps through the compiled recurrence and return their results."""
-    state = new_state(len(transfers[0]))
-    results = []
-    for times, transfer in zip(steps, transfers, strict=True):
-        kinds, group = np.unique(np.array(transfer, dtype=np.int64), return_inverse=True)
-        results.append(one_step(state, times, kinds, group)[0])
-    return results
+def compiled(
+    steps: list[StepTimes], transfers: list[list[int]] | list[list[list[int]]]
+) -> list[np.ndarray]:
+    """Run steps through the compiled recurrence and return their results.
+
+    `transfers` are by step and layer, or by step, rank and layer.
+    """
+    moves = np.array(transfers, dtype=np.int64)
+    moves = moves[:, None] if moves.ndim == 2 else moves
+    state = new_state(moves.shape[2], moves.shape[1])
+    return [
+        one_step(state, times, *grouped(each))[0] for times, each in zip(steps, moves, strict=True)
+    ]
+
+
+def grouped(moves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the kinds int64[G, R] of a step's transfers int64[R, L], and each layer's kind."""
+    kinds, group = np.unique(moves, axis=1, return_inverse=True)
+    return np.ascontiguousarray(kinds.T), group.reshape(-1)
 
 
 def one_step(
@@ -61,10 +73,12 @@ def one_step(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Run one step and return its result and marks."""
     out = np.zeros(OUT_COLUMNS, dtype=np.int64)
-    marks = np.zeros((len(group), 12), dtype=np.int64)
+    marks = new_marks(state)
     run_step(state, times, kinds, group.astype(np.int64), out, marks)
     return out, marks
 
+
+Case = tuple[list[StepTimes], list[list[list[int]]]]
 
 durations = st.integers(0, 2_000)
 idle_shares = st.sampled_from([RATE_ONE, RATE_ONE, RATE_ONE // 2, 700_000])
@@ -73,9 +87,9 @@ covered_rates = st.sampled_from([0, 0, RATE_ONE // 4, RATE_ONE // 2, 800_000, RA
 
 
 @st.composite
-def pipelines(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
+def pipelines(draw: st.DrawFn) -> Case:
     """Draw a few steps with random stages, transfers and rates, one mode for all of them."""
-    layers = draw(st.integers(1, 4))
+    layers, ranks = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     on_demand, next_layer = draw(st.sampled_from([(0, 0), (1, 0), (0, 1)]))
     correction = 0 if on_demand or next_layer else draw(st.sampled_from([0, RATE_ONE // 3]))
     steps, transfers = [], []
@@ -89,13 +103,13 @@ def pipelines(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
         numbers = [draw(durations) for _ in range(11)]
         modes = (bool(next_layer), correction, idle, draw(covered_rates))
         steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes))
-        transfers.append([draw(durations) for _ in range(layers)])
+        transfers.append([[draw(durations) for _ in range(layers)] for _ in range(ranks)])
     return steps, transfers
 
 
 @given(pipelines())
 @settings(max_examples=300, deadline=None)
-def test_compiled_equals_events(case: tuple[list[StepTimes], list[list[int]]]) -> None:
+def test_compiled_equals_events(case: Case) -> None:
     """The recurrence gives the same integers as processes on an event queue."""
     steps, transfers = case
     twin = EventPipeline(steps, transfers)
@@ -106,9 +120,9 @@ def test_compiled_equals_events(case: tuple[list[StepTimes], list[list[int]]]) -
 
 
 @st.composite
-def alike_layers(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
+def alike_layers(draw: st.DrawFn) -> Case:
     """Draw steps of up to 24 layers with at most two kinds of transfer, that settle soon."""
-    layers = draw(st.integers(6, 24))
+    layers, ranks = draw(st.integers(6, 24)), draw(st.sampled_from([1, 1, 2, 3]))
     on_demand, next_layer = draw(st.sampled_from([(0, 0), (0, 0), (1, 0), (0, 1)]))
     correction = 0 if on_demand or next_layer else draw(st.sampled_from([0, 0, RATE_ONE // 3]))
     slow = draw(st.sampled_from([rate, st.just(RATE_ONE)]))
@@ -127,27 +141,28 @@ def alike_layers(draw: st.DrawFn) -> tuple[list[StepTimes], list[list[int]]]:
         numbers[2] += draw(st.integers(0, 2))
         modes = (bool(next_layer), correction, idle, covered)
         steps.append(StepTimes(*numbers, bool(on_demand), rates, join, *modes))
-        first, second = draw(st.tuples(short, short) | st.tuples(long, long))
-        second = draw(st.sampled_from([first, second]))
         other = draw(st.integers(0, layers))
-        transfers.append([first] * other + [second] * (layers - other))
+        moves = []
+        for _ in range(ranks):
+            first, second = draw(st.tuples(short, short) | st.tuples(long, long))
+            second = draw(st.sampled_from([first, second]))
+            moves.append([first] * other + [second] * (layers - other))
+        transfers.append(moves)
     return steps, transfers
 
 
 @given(alike_layers())
 @settings(max_examples=1500, deadline=None)
-def test_layers_passed_over_equal_layers_computed(
-    case: tuple[list[StepTimes], list[list[int]]],
-) -> None:
+def test_layers_passed_over_equal_layers_computed(case: Case) -> None:
     """A step in which no two layers are of one group gives the same times, layer by layer."""
     steps, transfers = case
-    layers = len(transfers[0])
-    brief, full = new_state(layers), new_state(layers)
+    ranks, layers = len(transfers[0]), len(transfers[0][0])
+    brief, full = new_state(layers, ranks), new_state(layers, ranks)
     for times, transfer in zip(steps, transfers, strict=True):
-        kinds, group = np.unique(np.array(transfer, dtype=np.int64), return_inverse=True)
-        out, marks = one_step(brief, times, kinds, group)
         each = np.array(transfer, dtype=np.int64)
-        full_out, full_marks = one_step(full, times, each, np.arange(layers))
+        out, marks = one_step(brief, times, *grouped(each))
+        alone = np.ascontiguousarray(each.T), np.arange(layers)
+        full_out, full_marks = one_step(full, times, *alone)
         np.testing.assert_array_equal(out, full_out)
         np.testing.assert_array_equal(marks, full_marks)
         np.testing.assert_array_equal(brief.transfer_end, full.transfer_end)
@@ -155,7 +170,7 @@ def test_layers_passed_over_equal_layers_computed(
 
 @given(alike_layers())
 @settings(max_examples=100, deadline=None)
-def test_alike_layers_equal_events(case: tuple[list[StepTimes], list[list[int]]]) -> None:
+def test_alike_layers_equal_events(case: Case) -> None:
     """Layers passed over end when those of the event queue do."""
     steps, transfers = case
     twin = EventPipeline(steps, transfers)
@@ -164,8 +179,8 @@ def test_alike_layers_equal_events(case: tuple[list[StepTimes], list[list[int]]]
 
 @given(pipelines())
 @settings(max_examples=100, deadline=None)
-def test_time_never_runs_backwards(case: tuple[list[StepTimes], list[list[int]]]) -> None:
-    """Steps follow each other without gap or overlap, and transfers are counted in full."""
+def test_time_never_runs_backwards(case: Case) -> None:
+    """Steps follow each other without gap or overlap; the rank that moves most is counted whole."""
     steps, transfers = case
     results = compiled(steps, transfers)
     now = 0
@@ -173,7 +188,8 @@ def test_time_never_runs_backwards(case: tuple[list[StepTimes], list[list[int]]]
         assert out[OUT_START] == now
         assert out[OUT_END] >= out[OUT_START]
         whole = times.idle == RATE_ONE or not times.join
-        assert out[OUT_TRANSFER] == sum(transfer) if whole else out[OUT_TRANSFER] <= sum(transfer)
+        most = max(sum(moves) for moves in transfer)
+        assert out[OUT_TRANSFER] == most if whole else out[OUT_TRANSFER] <= most
         now = out[OUT_END]
 
 
@@ -250,9 +266,9 @@ def test_a_slot_is_not_overwritten_before_it_is_read() -> None:
     """A transfer of layer l starts only when this step's attention of l has read the slots."""
     state = new_state(1)
     out = np.zeros(OUT_COLUMNS, dtype=np.int64)
-    marks = np.zeros((1, 12), dtype=np.int64)
-    run_step(state, step_times(attention=500), np.array([10]), np.array([0]), out, marks)
-    attention_end, move_start = marks[0, 3], marks[0, 10]
+    marks = new_marks(state)
+    run_step(state, step_times(attention=500), np.array([[10]]), np.array([0]), out, marks)
+    attention_end, move_start = marks[0, 0, 3], marks[0, 0, 10]
     assert 500 == attention_end
     assert move_start >= attention_end
 
@@ -266,7 +282,7 @@ def test_one_late_layer_delays_the_step() -> None:
 
 
 def layers_computed(
-    monkeypatch: pytest.MonkeyPatch, times: StepTimes, move: int, layers: int
+    monkeypatch: pytest.MonkeyPatch, times: StepTimes, moves: list[int], layers: int
 ) -> int:
     """Return how many layers of the tenth equal step are computed, not passed over."""
     computed = []
@@ -278,8 +294,8 @@ def layers_computed(
 
     monkeypatch.setattr(pipeline, "run_layer", run_layer)
     monkeypatch.setattr(pipeline, "_run_layers", pipeline._run_layers.py_func)
-    state, kinds = new_state(layers), np.array([move], dtype=np.int64)
-    group, marks = np.zeros(layers, dtype=np.int64), np.zeros((layers, 12), dtype=np.int64)
+    state, kinds = new_state(layers, len(moves)), np.array([moves], dtype=np.int64)
+    group, marks = np.zeros(layers, dtype=np.int64), new_marks(state)
     out = np.zeros(OUT_COLUMNS, dtype=np.int64)
     for _ in range(10):
         computed.clear()
@@ -309,5 +325,29 @@ def test_cost_does_not_grow_with_equal_layers(
     """In a settled run few layers of a step are computed, however many there are."""
     stages = {"qkv": 50, "attention": 100, "output_ffn": 150, "prediction": 60, "selection": 10}
     times = step_times(lm_head=70, draft=30, launch_per_step=5, **{**stages, **changes})
-    counts = [layers_computed(monkeypatch, times, move, layers) for layers in (16, 64, 256)]
-    assert max(counts) <= 8, counts
+    for moves in ([move], [move, 0, move // 3]):
+        counts = [layers_computed(monkeypatch, times, moves, n) for n in (16, 64, 256)]
+        assert max(counts) <= 8, (moves, counts)
+
+
+def test_every_rank_waits_for_the_slowest_in_each_layer() -> None:
+    """One rank late in layer 1, another in layer 3: the step waits twice, on no rank it would."""
+    times = step_times(qkv=10, attention=10, output_ffn=10)
+    late = [[0, 1_000, 0, 0], [0, 0, 0, 1_500]]
+    still = [[0] * 4] * 2
+    together = compiled([times, times], [late, still])[1]
+    # Layer 1 moves from 50 to 1,050, layer 3 from 110 to 1,610; step 1 needs them at 160 and 220.
+    assert (1_050 - 160) + (1_610 - (220 + 890)) == together[OUT_WAIT]
+    alone = [compiled([times, times], [[moves], [[0] * 4]])[1][OUT_WAIT] for moves in late]
+    assert [890, 1_610 - 220] == alone
+
+
+@given(pipelines())
+@settings(max_examples=200, deadline=None)
+def test_longest_transfers_of_one_rank_are_a_bound(case: Case) -> None:
+    """One rank that moves what the longest of each layer is, is never faster."""
+    steps, transfers = case
+    undisturbed = [s._replace(rates=np.full((3, 3), RATE_ONE, dtype=np.int64)) for s in steps]
+    longest = [np.max(moves, axis=0).tolist() for moves in transfers]
+    exact, bound = compiled(undisturbed, transfers), compiled(undisturbed, longest)
+    assert all(a[OUT_END] <= b[OUT_END] for a, b in zip(exact, bound, strict=True))

@@ -83,6 +83,10 @@ def test_kv_per_gpu_under_tensor_parallelism() -> None:
     model = load_model("qwen3-235b-a22b")
     assert [4, 2, 1, 1] == [model.kv_heads_per_gpu(tp) for tp in (1, 2, 4, 8)]
     assert 48_128 == model.kv_bytes_per_token // model.kv_heads * model.kv_heads_per_gpu(8)
+    held = {tp: [model.kv_heads_of_gpu(rank, tp) for rank in range(tp)] for tp in (1, 2, 8)}
+    assert [slice(0, 4)] == held[1]
+    assert [slice(0, 2), slice(2, 4)] == held[2]
+    assert [0, 0, 1, 1, 2, 2, 3, 3] == [heads.start for heads in held[8]]
 
 
 @pytest.mark.parametrize("name", ["Qwen3-8B", "Qwen/Qwen3-8B", "QWEN3-8B", "qwen3-8b.json"])
