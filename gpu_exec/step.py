@@ -53,8 +53,6 @@ __all__ = [
 ]
 
 _PIECE_BYTES = 8192
-_STEPS_PER_CHOICE = 8
-"""A few tenths of a second: for about as long a processor stays fast or slow."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +114,7 @@ class DecodeStep:
         torch.cuda.synchronize()
         before = (int(m.moved.item()), int(m.mirrored.item()))
         first_step = self._executed
-        times, stage_rows = self._timed_in_parts(steps, stages)
+        times, stage_rows = self._timed(steps, stages)
         units = sum(self._units(first_step + i) for i in range(steps))
         pieces = int(m.moved.item()) - before[0]
         mirrored = int(m.mirrored.item()) - before[1]
@@ -206,23 +204,6 @@ class DecodeStep:
             return 0
         moves = self._need_parts().moves
         return moves.units(executed % moves.steps)
-
-    def _timed_in_parts(self, steps: int, stages: bool) -> tuple[list[float], list[Any]]:
-        """Time steps; where the host submits copies, choose anew whence after a few of them."""
-        batched = self.config.host_driven and self.config.transport != "staged"
-        chosen = batched and self.config.stages.transfer and not self.config.stages.serial
-        part = _STEPS_PER_CHOICE if chosen else steps
-        times: list[float] = []
-        rows: list[Any] = []
-        for first in range(0, steps, max(part, 1)):
-            if chosen:
-                parts = self._need_parts()
-                with self._torch.cuda.stream(self._copies):
-                    parts.moves.choose_processor(parts.arguments)
-            found, stage_rows = self._timed(min(part, steps - first), stages)
-            times += found
-            rows += stage_rows
-        return times, rows
 
     def _timed(self, steps: int, stages: bool) -> tuple[list[float], list[dict[str, float]]]:
         torch = self._torch

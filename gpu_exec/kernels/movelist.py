@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 
 from gpu_exec.kernels import library
-from gpu_exec.kernels.abi import CopyArgs
+from gpu_exec.kernels.abi import CopyArgs, Pace
 from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StepConfig, StepMoves
 from gpu_exec.kernels.marks import EventMarks, Marks
-from gpu_exec.kernels.processors import candidates, fastest, on_processor
+from gpu_exec.kernels.processors import candidates
 
 _PACK_THREADS = 8
-_TRIAL_UNITS = 256
 
 
 class DeviceMoves:
@@ -46,29 +45,14 @@ class DeviceMoves:
         self.positions = device(moves.context_tokens.astype(np.int32))
         self.phase = 0
         self._staging: dict[int, tuple[Any, Any, Any]] = {}
-        self._processor: int | None = None
+        processors = candidates(torch.cuda.current_device(), torch.cuda.device_count())
+        self._processors = (ctypes.c_int * len(processors))(*processors)
+        self._pace = Pace(best=0.0, place=-1, parts=0)
 
     def units(self, step: int) -> int:
         """Return the moves of one step of the list."""
         first, last = step * self.layers, (step + 1) * self.layers
         return int(self._offset[last] - self._offset[first])
-
-    def choose_processor(self, arguments: StepArguments) -> None:
-        """Let copies be submitted from the processor that does so fastest now."""
-        import torch
-
-        host, size = library.pointer(arguments.memory.host.tensor), arguments.config.unit_bytes
-        units = min(_TRIAL_UNITS, arguments.config.host_units)
-        scratch = torch.empty(units * size, dtype=torch.uint8, device="cuda")
-        taken = ctypes.c_double()
-
-        def submit() -> float:
-            target = (library.pointer(scratch), host, library.wide(size), units)
-            library.launch("oasis_submission_us", *target, ctypes.byref(taken))
-            return taken.value
-
-        lanes = candidates(torch.cuda.current_device(), torch.cuda.device_count())
-        self._processor = fastest(lanes, submit)
 
     def copy_from_host(self, arguments: StepArguments, layer: int) -> None:
         """Enqueue the copies of one layer of step ``phase`` on the current stream."""
@@ -94,8 +78,7 @@ class DeviceMoves:
             events = [e for _ in range(self.layers) for e in marks.reserve("transfer")]
             handles = (ctypes.c_void_p * len(events))(*events)
             args.events = ctypes.addressof(handles)
-        with on_processor(self._processor):
-            library.launch("oasis_copy_units", args)
+        library.launch("oasis_copy_units", args)
 
     def _copies(self, arguments: StepArguments, layers: tuple[int, int]) -> CopyArgs:
         memory, config = arguments.memory, arguments.config
@@ -114,6 +97,9 @@ class DeviceMoves:
             layer_end=layers[1],
             batched=int(config.transport == "copy_engine"),
             in_flight=config.copies_ahead,
+            processor_count=len(self._processors),
+            processors=ctypes.addressof(self._processors),
+            pace=ctypes.addressof(self._pace),
         )
 
     def _copy_staged(self, arguments: StepArguments, layer: int) -> None:

@@ -218,6 +218,7 @@ int oasis_await_counter(const int* counter, int value) {
 // Copy-engine transports: the host names every unit of the layers [layer_begin, layer_end), each
 // layer as soon as the device has released it.
 int oasis_copy_units(const CopyArgs* a, cudaStream_t stream) {
+  Mover thread(a->processors, a->processor_count, a->pace);
   CopyWindow window(stream, a->in_flight);
   for (int layer = a->layer_begin; layer < a->layer_end; ++layer) {
     if (a->released)
@@ -227,33 +228,16 @@ int oasis_copy_units(const CopyArgs* a, cudaStream_t stream) {
     for (long long i = a->offset[layer]; i < a->offset[layer + 1]; i += kCopyPart) {
       long long end = i + kCopyPart < a->offset[layer + 1] ? i + kCopyPart : a->offset[layer + 1];
       if (int e = window.enter()) return e;
+      auto start = std::chrono::steady_clock::now();
       if (int e = copy_part(*a, layer, i, end, stream)) return e;
+      std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - start;
+      if (end - i >= kLeastNoted) thread.took(taken.count() / (end - i));
       if (int e = window.leave()) return e;
     }
     if (a->events)
       if (cudaError_t e = cudaEventRecord(a->events[2 * layer + 1], stream)) return e;
   }
   return 0;
-}
-
-// Return the median microseconds in which this thread submits a batch of `units` copies from the
-// beginning of `host` to `scratch` on the device.
-int oasis_submission_us(char* scratch, const char* host, long long unit_bytes, int units,
-                        double* median, cudaStream_t stream) {
-  std::vector<void*> to;
-  std::vector<const void*> from;
-  for (int i = 0; i < units; ++i)
-    to.push_back(scratch + i * unit_bytes), from.push_back(host + i * unit_bytes);
-  double us[kSubmissions];
-  for (double& one : us) {
-    if (cudaError_t e = cudaStreamSynchronize(stream)) return e;
-    auto start = std::chrono::steady_clock::now();
-    if (int e = copy_batch(to, from, unit_bytes, stream)) return e;
-    one = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() * 1e6;
-  }
-  std::sort(us, us + kSubmissions);
-  *median = us[kSubmissions / 2];
-  return cudaStreamSynchronize(stream);
 }
 
 // Pack scattered units of the pinned pool into a contiguous staging buffer with host threads.

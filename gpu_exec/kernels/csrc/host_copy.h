@@ -2,16 +2,17 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <vector>
+
+#include "processors.h"
 
 namespace oasis {
 
 constexpr auto kCounterTimeout = std::chrono::seconds(20);
 constexpr long long kCopyPart = 256;
-constexpr int kSubmissions = 5;
+constexpr long long kLeastNoted = 64;  // units of a part that says something of the pace
 
 struct CopyArgs {
   char* pool;               // device pool, layer 0
@@ -24,6 +25,9 @@ struct CopyArgs {
   long long layer_bytes, unit_bytes;
   int layer_begin, layer_end, batched;
   int in_flight;            // parts that the stream may hold at a time; 0: any number
+  int processor_count;      // that the submitting thread may use; 0: it stays free
+  const int* processors;
+  Pace* pace;               // of this thread
 };
 
 // Bound the parts that a stream holds: copies submitted to a queue that is nearly full cost up to
