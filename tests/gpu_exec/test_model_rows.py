@@ -6,6 +6,8 @@ the same tests run the compiled kernels.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ from gpu_exec.model.page import PageShape
 from oasis_sim.errors import InputError
 from oasis_sim.quality.backend import LoopPlan
 from oasis_sim.quality.guess import GivenGuess, SkipGuess
+from oasis_sim.quality.key_index import KeyIndex
 from oasis_sim.quality.loop import ClosedLoops, FullLoops
 from oasis_sim.quality.pools import RowPools
 from oasis_sim.quality.start import Start
@@ -279,6 +282,11 @@ def test_rules_that_the_kernels_lack_are_refused(start):
     for plans in ([shared], [plan("draft", recent=0)], [plan("draft"), plan("draft", sink=1)]):
         with pytest.raises(InputError, match="do not do"):
             backend.sparse(start, plans)
+    by_attention = ResidencyRule(4, 4, 4, block_tokens=BLOCK, least_attended=True)
+    usual = plan("draft")
+    for more in ({"index": KeyIndex("means")}, {"caps": (1,)}, {"rule": by_attention}):
+        with pytest.raises(InputError, match="scans exact extreme keys"):
+            backend.sparse(start, [usual, replace(usual, **more)])
 
 
 def test_given_drafts_are_every_row_s():
