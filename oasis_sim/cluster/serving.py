@@ -22,7 +22,7 @@ from oasis_sim.cluster.router import Router
 from oasis_sim.cluster.sizes import fetch_prices
 from oasis_sim.cluster.steps import FetchCosts
 from oasis_sim.cluster.transport import Transport
-from oasis_sim.cluster.visit import Stage, Visit
+from oasis_sim.cluster.visit import NOWHERE, Stage, Visit
 from oasis_sim.cluster.watch import Watch
 from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
@@ -206,6 +206,7 @@ class ClusterLoop:
         self.book.first_token(visit.job, self.now_ps)
         if visit.need is None:
             self.free_staging(visit)
+            visit.prefill = NOWHERE
         load = self.sizes.load_ps(visit.job.prompt)
         if load:
             yield self.env.timeout(load)
@@ -230,7 +231,8 @@ class ClusterLoop:
         fixed, block = fetch_prices(network, self.sizes.block_layer, together)
         share = self.transport.share(self.cluster.prefill + node.number)
         for visit in node.batch.visits if faults.links else ():
-            share = min(share, self.transport.share(visit.prefill))
+            if visit.need is not None:
+                share = min(share, self.transport.share(visit.prefill))
         late = faults.late_fetches
         return FetchCosts(
             fixed, block / share, late.numerator, late.denominator, faults.fetch_delay_ps

@@ -10,7 +10,7 @@ from oasis_sim.engine.batch import Job
 from oasis_sim.engine.fabric import Flow
 
 NOWHERE = -1
-"""The prefill node of a request that has none, such as one whose node has died."""
+"""The prefill node of a request that depends on none: it has died, or has sent all."""
 
 
 class Stage(IntEnum):
