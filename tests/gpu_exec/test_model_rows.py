@@ -282,9 +282,8 @@ def test_rules_that_the_kernels_lack_are_refused(start):
     for plans in ([shared], [plan("draft", recent=0)], [plan("draft"), plan("draft", sink=1)]):
         with pytest.raises(InputError, match="do not do"):
             backend.sparse(start, plans)
-    by_attention = ResidencyRule(4, 4, 4, block_tokens=BLOCK, least_attended=True)
     usual = plan("draft")
-    for more in ({"index": KeyIndex("means")}, {"caps": (1,)}, {"rule": by_attention}):
+    for more in ({"index": KeyIndex("means")}, {"caps": (1,)}, {"correction_share": 0.2}):
         with pytest.raises(InputError, match="scans exact extreme keys"):
             backend.sparse(start, [usual, replace(usual, **more)])
 
