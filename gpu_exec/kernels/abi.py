@@ -59,20 +59,13 @@ class GatherArgs(c.Structure):
     ]
 
 
-class Pace(c.Structure):
-    """What a thread that submits copies knows of its pace and place from one step to the next."""
-
-    _fields_: ClassVar = [("best", c.c_double), *_fields(_I, "place parts")]
-
-
 class CopyArgs(c.Structure):
     """Arguments of the copies that the host submits."""
 
     _fields_: ClassVar = [
         *_fields(_P, "pool host offset target source released events"),
         *_fields(_L, "layer_bytes unit_bytes"),
-        *_fields(_I, "layer_begin layer_end batched in_flight processor_count"),
-        *_fields(_P, "processors pace"),
+        *_fields(_I, "layer_begin layer_end batched in_flight"),
     ]
 
 

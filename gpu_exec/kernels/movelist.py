@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from gpu_exec.kernels import library
-from gpu_exec.kernels.abi import CopyArgs, Pace
+from gpu_exec.kernels.abi import CopyArgs
 from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StepConfig, StepMoves
 from gpu_exec.kernels.marks import EventMarks, Marks
-from gpu_exec.kernels.processors import candidates
 
 _PACK_THREADS = 8
 
@@ -45,9 +44,6 @@ class DeviceMoves:
         self.positions = device(moves.context_tokens.astype(np.int32))
         self.phase = 0
         self._staging: dict[int, tuple[Any, Any, Any]] = {}
-        processors = candidates(torch.cuda.current_device(), torch.cuda.device_count())
-        self._processors = (ctypes.c_int * len(processors))(*processors)
-        self._pace = Pace(best=0.0, place=-1, parts=0)
 
     def units(self, step: int) -> int:
         """Return the moves of one step of the list."""
@@ -97,9 +93,6 @@ class DeviceMoves:
             layer_end=layers[1],
             batched=int(config.transport == "copy_engine"),
             in_flight=config.copies_ahead,
-            processor_count=len(self._processors),
-            processors=ctypes.addressof(self._processors),
-            pace=ctypes.addressof(self._pace),
         )
 
     def _copy_staged(self, arguments: StepArguments, layer: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
@@ -181,24 +180,6 @@ def test_copies_by_the_host_wait_for_the_graph(transport: str, late: str) -> Non
         results.append((torch.stack(trail).cpu(), step.memory.pool.cpu()))
         step.close()
     assert all(a.equal(b) for a, b in zip(*results, strict=True))
-
-
-@pytest.mark.parametrize("transport", ["copy_engine", "naive"])
-def test_copies_are_submitted_from_one_processor(transport: str) -> None:
-    """The thread is bound while it submits and free again afterwards; every unit arrives."""
-    before = os.sched_getaffinity(0)
-    config = small_config(transport=transport, stages=StageSwitches(), host_bytes=8 << 20, batch=16)
-    step = DecodeStep(config)
-    step.load(synthetic_moves(config, 3, 3.0, 600))
-    assert 10 == len(step.run(10, warmup=1).step_ms)
-    moves = step._need_parts().moves
-    assert 0 <= moves._pace.place < len(moves._processors)
-    assert 0 < moves._pace.best
-    step.run_one()
-    found = step.verify()
-    assert (0, True) == (found.wrong_units, found.checked_units > 0)
-    assert before == os.sched_getaffinity(0)
-    step.close()
 
 
 def test_a_wrong_unit_is_found() -> None:

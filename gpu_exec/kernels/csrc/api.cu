@@ -218,7 +218,6 @@ int oasis_await_counter(const int* counter, int value) {
 // Copy-engine transports: the host names every unit of the layers [layer_begin, layer_end), each
 // layer as soon as the device has released it.
 int oasis_copy_units(const CopyArgs* a, cudaStream_t stream) {
-  Mover thread(a->processors, a->processor_count, a->pace);
   CopyWindow window(stream, a->in_flight);
   for (int layer = a->layer_begin; layer < a->layer_end; ++layer) {
     if (a->released)
@@ -228,10 +227,7 @@ int oasis_copy_units(const CopyArgs* a, cudaStream_t stream) {
     for (long long i = a->offset[layer]; i < a->offset[layer + 1]; i += kCopyPart) {
       long long end = i + kCopyPart < a->offset[layer + 1] ? i + kCopyPart : a->offset[layer + 1];
       if (int e = window.enter()) return e;
-      auto start = std::chrono::steady_clock::now();
       if (int e = copy_part(*a, layer, i, end, stream)) return e;
-      std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - start;
-      if (end - i >= kLeastNoted) thread.took(taken.count() / (end - i));
       if (int e = window.leave()) return e;
     }
     if (a->events)

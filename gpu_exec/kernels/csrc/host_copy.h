@@ -6,13 +6,10 @@
 #include <chrono>
 #include <vector>
 
-#include "processors.h"
-
 namespace oasis {
 
 constexpr auto kCounterTimeout = std::chrono::seconds(20);
 constexpr long long kCopyPart = 256;
-constexpr long long kLeastNoted = 64;  // units of a part that says something of the pace
 
 struct CopyArgs {
   char* pool;               // device pool, layer 0
@@ -25,9 +22,6 @@ struct CopyArgs {
   long long layer_bytes, unit_bytes;
   int layer_begin, layer_end, batched;
   int in_flight;            // parts that the stream may hold at a time; 0: any number
-  int processor_count;      // that the submitting thread may use; 0: it stays free
-  const int* processors;
-  Pace* pace;               // of this thread
 };
 
 // Bound the parts that a stream holds: copies submitted to a queue that is nearly full cost up to
@@ -63,17 +57,6 @@ class CopyWindow {
   size_t next_ = 0;
 };
 
-// Submit copies of one size in one call.
-inline int copy_batch(std::vector<void*>& to, std::vector<const void*>& from, long long unit_bytes,
-                      cudaStream_t stream) {
-  std::vector<size_t> sizes(to.size(), static_cast<size_t>(unit_bytes));
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  size_t index = 0;
-  return static_cast<int>(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), to.size(),
-                                               &attributes, &index, 1, stream));
-}
-
 // Submit the moves [begin, end) of one layer.
 inline int copy_part(const CopyArgs& a, int layer, long long begin, long long end,
                      cudaStream_t stream) {
@@ -93,7 +76,12 @@ inline int copy_part(const CopyArgs& a, int layer, long long begin, long long en
     to.push_back(pool + a.target[i] * a.unit_bytes);
     from.push_back(a.host + a.source[i] * a.unit_bytes);
   }
-  return copy_batch(to, from, a.unit_bytes, stream);
+  std::vector<size_t> sizes(to.size(), static_cast<size_t>(a.unit_bytes));
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  size_t index = 0;
+  return static_cast<int>(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), to.size(),
+                                               &attributes, &index, 1, stream));
 }
 
 }  // namespace oasis

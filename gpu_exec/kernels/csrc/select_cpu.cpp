@@ -3,7 +3,6 @@
 #include <vector>
 
 #include "layout.h"
-#include "processors.h"
 #include "select_core.h"
 
 extern "C" int oasis_select_cpu(const oasis::SelectArgs* args, const int* position, int step,
@@ -22,14 +21,4 @@ extern "C" int oasis_layout(int kind, int row, int column) {
   if (kind == 0) return oasis::key_index(row, column);
   if (kind == 1) return oasis::value_index(row, column);
   return oasis::bound_offset(row, column, kind == 3);
-}
-
-// Move a thread as after parts of these times; `places` receives where each left it.
-extern "C" void oasis_move_thread(const int* processors, int count, oasis::Pace* pace,
-                                  const double* us, int parts, int* places) {
-  oasis::Mover thread(processors, count, pace);
-  for (int i = 0; i < parts; ++i) {
-    thread.took(us[i]);
-    places[i] = sched_getcpu();
-  }
 }
