@@ -136,8 +136,15 @@ def error_pct(simulated: float, measured: float) -> float | None:
     return None if measured <= 0 else 100.0 * (simulated - measured) / measured
 
 
+def collective_ms(schedule: Schedule) -> npt.NDArray[np.float64]:
+    """Return the simulated ms of each step's collectives, float64[S]; no executor runs them."""
+    found = schedule.meta.get("collective_ps", [0] * schedule.steps)
+    return np.asarray(found, dtype=np.float64) / PS_PER_MS
+
+
 def _step_rows(schedule: Schedule, runs: list[StepRun]) -> tuple[StepRow, ...]:
     moves = schedule.step_moves()
+    simulated = schedule.sim_step_ps / PS_PER_MS - collective_ms(schedule)
     return tuple(
         StepRow(
             step=int(schedule.step[i]),
@@ -147,7 +154,7 @@ def _step_rows(schedule: Schedule, runs: list[StepRun]) -> tuple[StepRow, ...]:
             bytes_scheduled=int(moves[i]) * schedule.unit_bytes,
             bytes_moved=run.bytes_moved,
             wrong_units=run.wrong_units,
-            simulated_ms=int(schedule.sim_step_ps[i]) / PS_PER_MS,
+            simulated_ms=float(simulated[i]),
             measured_ms=run.step_ms,
         )
         for i, run in enumerate(runs)
@@ -155,10 +162,14 @@ def _step_rows(schedule: Schedule, runs: list[StepRun]) -> tuple[StepRow, ...]:
 
 
 def simulated_stage_ms(schedule: Schedule, name: str, steps: npt.NDArray[np.bool_]) -> float:
-    """Return a stage's simulated ms per step over the chosen steps; "a+b" is the sum of two."""
+    """Return a stage's simulated ms per step over the chosen steps; "a+b" is the sum of two.
+
+    Collectives, which the simulator counts with output and FFN, are left out.
+    """
     parts = [name] if name in schedule.stages else name.split("+")
     columns = [schedule.stages.index(part) for part in parts]
-    return float(schedule.sim_stage_ps[steps][:, columns].sum(axis=1).mean()) / PS_PER_MS
+    total = float(schedule.sim_stage_ps[steps][:, columns].sum(axis=1).mean()) / PS_PER_MS
+    return total - float(collective_ms(schedule)[steps].mean()) * ("output_ffn" in parts)
 
 
 def decode_only(schedule: Schedule) -> npt.NDArray[np.bool_]:
@@ -216,6 +227,11 @@ def _notes(
         notes.append(
             f"host units are aliased: {modelled:,} modelled units share {units:,} "
             f"({full_gib:.2f} GiB at full size), chosen by a hash of the address"
+        )
+    if (left_out := float(collective_ms(schedule).mean())) > 0:
+        notes.append(
+            f"collectives between GPUs are not run: {left_out:.3f} ms of each simulated step are "
+            "left out here"
         )
     sizes = sorted({pool.executed_unit_bytes for pool in executor.pools if pool.scaled})
     notes += [

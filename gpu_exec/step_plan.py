@@ -49,7 +49,7 @@ def plan_notes(schedule: Schedule, devices: int) -> tuple[str, ...]:
     if not is_dense(schedule) and (recent, sink) != (1, 0):
         notes.append(f"the kernels attend one local block, not {recent} recent and {sink} sink")
     if devices > 1:
-        notes.append("heads and linear layers are split; collectives between devices are not run")
+        notes.append("heads and linear layers are split")
     tp = schedule.meta.get("tp", 1)
     if tp != devices:
         here = counted(devices, "device")

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.engine import state as p
+from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.log import STAGE_COLUMNS
 from oasis_sim.engine.result import STAGES
 from oasis_sim.engine.scenario import Scenario
@@ -47,7 +48,7 @@ def build_schedule(
     blocks = int(moves["move_block"].max(initial=0)) + 1
     held = -(-int(context.max()) // scenario.scheme.block_tokens)
     return Schedule.from_arrays(
-        _meta(scenario, max(blocks, held)),
+        {**_meta(scenario, max(blocks, held)), "collective_ps": _collectives(scenario, total)},
         step=np.array([step.step for step in steps], dtype=np.int64),
         rows=sparse,
         dense_rows=total - sparse,
@@ -93,6 +94,15 @@ def _meta(scenario: Scenario, host_blocks: int) -> dict[str, Any]:
         "trace_origin": sorted({trace.origin for trace in scenario.traces}),
         "stages": list(STAGES),
     }
+
+
+def _collectives(scenario: Scenario, requests: npt.NDArray[np.int32]) -> list[int]:
+    """Return the time of each step's collectives between GPUs, part of its output and FFN."""
+    cost = CostModel(
+        scenario.profile, scenario.engine_name, scenario.model, scenario.scheme, scenario.tp
+    )
+    layers, each = scenario.model.layers, cost.rows_per_request
+    return [layers * cost.collective_ps(count * each) for count in requests.tolist()]
 
 
 def _moves(

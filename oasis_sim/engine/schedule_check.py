@@ -82,10 +82,26 @@ def _check_stages(stages: Any, file: str | Path | None) -> None:
         raise InputError("names repeat", file=file, field="meta.stages")
 
 
+def _check_collectives(schedule: Schedule, file: str | Path | None) -> None:
+    """Raise InputError unless each step's collectives, if given, are a part of the step."""
+    found = schedule.meta.get("collective_ps", [0] * schedule.steps)
+    whole = schedule.sim_step_ps.tolist()
+    fits = isinstance(found, list) and len(found) == len(whole)
+    if not fits or not all(
+        type(x) is int and 0 <= x <= y for x, y in zip(found, whole, strict=True)
+    ):
+        raise InputError(
+            "must hold a time for each step, at most as long as the step",
+            file=file,
+            field="meta.collective_ps",
+        )
+
+
 def check_schedule(schedule: Schedule, file: str | Path | None) -> None:
     """Raise InputError unless shapes, ranges, order, cap and uniqueness hold."""
     _check_shapes(schedule, file)
     _check_steps(schedule, file)
+    _check_collectives(schedule, file)
     if schedule.moves:
         _check_moves(schedule, file)
 

@@ -117,3 +117,13 @@ def test_layers_of_different_gpus_add_up() -> None:
     assert both - still == pytest.approx(one - still + other - still, rel=0.02)
     busiest = slow(mixed).steps.rank_h2d_bytes.sum(axis=0)
     assert busiest.max() < busiest.sum()
+
+
+def test_a_schedule_tells_its_collectives() -> None:
+    """Two all-reduces a layer as the costs say, a part of the step; none on one GPU."""
+    for tp in (1, 2):
+        schedule = simulate(scenario(UNCAPPED, tp=tp, schedule_steps=4)).schedule
+        assert schedule is not None
+        found = np.array(schedule.meta["collective_ps"])
+        assert (found.min() > 0) == (tp > 1)
+        assert (found <= schedule.sim_stage_ps[:, schedule.stages.index("output_ffn")]).all()

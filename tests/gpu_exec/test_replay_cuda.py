@@ -97,6 +97,23 @@ def test_fused_stages_are_compared_together() -> None:
     assert 1.0 == rows["prediction+selection"].measured_ms
 
 
+def test_collectives_are_left_out_of_the_comparison() -> None:
+    """What no executor runs is taken off the simulated step and its stage, and said."""
+    plain = schedule_of()
+    names = [*plain.stages, "output_ffn"]
+    times = np.concatenate([plain.sim_stage_ps, plain.sim_stage_ps[:, :1]], axis=1)
+    each = [300_000_000] * plain.steps
+    meta = {**plain.meta, "stages": names, "tp": 2, "collective_ps": each}
+    schedule = replace(plain, meta=meta, sim_stage_ps=times)
+    report = replay(schedule, CudaExecutor(schedule, 2, HOST_BYTES), "test")
+    whole = replay(plain, CudaExecutor(plain, 2, HOST_BYTES), "test")
+    assert pytest.approx(whole.step.simulated_ms - 0.3) == report.step.simulated_ms
+    rows = {row.stage: row for row in report.stages}
+    assert pytest.approx(rows["qkv"].simulated_ms - 0.3) == rows["output_ffn"].simulated_ms
+    assert any("0.300 ms of each simulated step" in note for note in report.notes)
+    assert not any("collectives" in note for note in whole.notes)
+
+
 def test_mixed_steps_are_not_compared() -> None:
     """A window with dense beside sparse rows is executed, noted, and left out of the errors."""
     schedule = schedule_of(replace(CASE, dense_rows=1))
@@ -185,7 +202,7 @@ def test_notes_say_what_is_left_out() -> None:
     meta = {**schedule.meta, "tp": 4, "scheme": {**schedule.meta["scheme"], "sink_blocks": 1}}
     text = " ".join(plan_notes(replace(schedule, meta=meta), 2))
     assert "sink" in text
-    assert "collectives" in text
+    assert "linear layers are split" in text
     assert "tp=4" in text
     assert () == plan_notes(schedule, 1)
 

@@ -147,6 +147,10 @@ def test_cap_and_repeats() -> None:
         (("model", "head_dim"), 1 << 40),
         (("model",), []),
         (("host_blocks",), None),
+        (("collective_ps",), [1, 1]),
+        (("collective_ps",), [0, -1, 0]),
+        (("collective_ps",), [10**10] * 3),
+        (("collective_ps",), [1.5] * 3),
     ],
 )
 def test_broken_header(path: tuple[str, ...], value: Any) -> None:
