@@ -132,6 +132,8 @@ class GpuPool:
         with torch.cuda.device(self.device):
             if self._side is None:
                 self._side = torch.cuda.Stream()
+            if not self._side.query():
+                return  # it spins still: nothing may pile up
             with torch.cuda.stream(self._side):
                 torch.cuda._sleep(SPIN_CYCLES)  # noqa: SLF001 - the one kernel that does nothing
 

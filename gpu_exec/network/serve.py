@@ -35,7 +35,7 @@ def serve(
         side = NixlSide(f"serving-{os.getpid()}", pool, serves=True)
         listener.settimeout(PEER_SECONDS)
         announce(listener.getsockname()[1])
-        with _accepted(listener) as channel, _kept_awake(pool, memory):
+        with _accepted(listener) as channel, kept_awake(pool, memory):
             found = (side.metadata(), pool.address, pool.device, memory_bytes())
             channel.send(Greeting(memory, *found, nixl_version(), machine()).message())
             while "end" not in (message := channel.receive()):
@@ -46,7 +46,7 @@ def serve(
 
 
 @contextmanager
-def _kept_awake(pool: Pool, memory: str) -> Iterator[None]:
+def kept_awake(pool: Pool, memory: str) -> Iterator[None]:
     """Keep the GPU of a pool awake meanwhile; nothing for host memory."""
     if memory == "host":
         yield

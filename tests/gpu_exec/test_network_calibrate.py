@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from gpu_exec.network.measure import Effort, Reading, measure
 from gpu_exec.network.nixl_side import load_nixl, ucx_settings
 from gpu_exec.network.points import POOL_BYTES, Point, most_bytes_of, points
 from gpu_exec.network.pool import HostPool, open_pool
+from gpu_exec.network.serve import kept_awake
 from gpu_exec.network.stamps import POISON, Units, pool_words, units_of, wrong_bytes
 from oasis_sim.cli.main import main
 from oasis_sim.curve import Curve
@@ -422,6 +425,78 @@ def test_gpu_pools_poison_units(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (gpu.words() == host.words()).all()
     gpu.poison(24, None)
     assert (gpu.words() == POISON).all()
+
+
+def test_a_gpu_is_kept_awake_and_nothing_piles_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One spin at a time on a stream of its own; the next one only when that has ended."""
+    torch = pytest.importorskip("torch", reason="GPU memory needs PyTorch")
+    busy, spins = [False], []
+    stream = SimpleNamespace(query=lambda: not busy[0])
+    fakes = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "synchronize": lambda device: None,
+        "device": lambda index: nullcontext(),
+        "stream": lambda given: nullcontext(),
+        "Stream": lambda: stream,
+        "_sleep": spins.append,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda n, dtype, device: empty(n, dtype=dtype))
+    pool = open_pool("gpu", 4096, 0)
+    for busy[0] in (False, True, True, False):
+        pool.awake()
+    assert 2 == len(spins)
+
+
+@pytest.mark.parametrize(("memory", "woken"), [("gpu", True), ("host", False)])
+def test_the_serving_gpu_stays_awake(memory: str, woken: bool) -> None:
+    """A thread wakes it until the peer has left; host memory needs none."""
+    calls: list[float] = []
+    enough = threading.Event()
+
+    class Pool(HostPool):
+        def awake(self) -> None:
+            calls.append(time.monotonic())
+            if len(calls) >= 3:
+                enough.set()
+
+    threads = threading.active_count()
+    with kept_awake(Pool(4096), memory):
+        assert woken == enough.wait(5.0 if woken else 0.05)
+    assert threads == threading.active_count()
+    assert woken == bool(calls)
+
+
+def test_readings_are_kept_when_nothing_can_be_fitted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 1 with the reason; the raw file holds every reading, and there is no profile."""
+
+    class Constant(FakeTransport):
+        def __init__(self, memory: str, peer: str | None) -> None:
+            super().__init__(a_network(), pool_bytes=POOL_BYTES)
+
+        def read(self, unit_bytes: int, into: Units, source: Units) -> float:
+            super().read(unit_bytes, into, source)
+            return 1e-3
+
+        def close(self) -> None:
+            """Nothing to let go of."""
+
+    monkeypatch.setattr("gpu_exec.network.nixl_side.load_nixl", lambda: None)
+    monkeypatch.setattr("gpu_exec.network.nixl_transport.NixlTransport", Constant)
+    monkeypatch.setattr("gpu_exec.network.points.points", lambda most: SMALL)
+    monkeypatch.setattr("gpu_exec.network.measure.Effort", lambda: QUICK)
+    out, raw = tmp_path / "x.yaml", tmp_path / "x.json"
+    assert 1 == main(["calibrate", "--network", "--out", str(out), "--raw", str(raw), "--quiet"])
+    assert "do not grow" in capsys.readouterr().err
+    assert not out.exists()
+    rows = json.loads(raw.read_text())["rows"]
+    assert len(SMALL) == len(rows)
+    assert all(6 == len(row["all_us"]) for row in rows)
 
 
 # The committed measurement ----------------------------------------------------------------------
