@@ -220,13 +220,19 @@ def decisions(watch: Watch, case: int) -> dict[str, Any]:
 
 
 def divergence(
-    found: NDArray[np.float64], expected: NDArray[np.float64], boot: BlockBootstrap
+    found: NDArray[np.float64],
+    expected: NDArray[np.float64],
+    boot: BlockBootstrap,
+    name: str = "kl_gpu",
 ) -> dict[str, Any]:
-    """Return mean KL of two runs by step, [T-1] each, and their ratio with its interval."""
+    """Return mean KL of two runs by step, [T-1] each, and their ratio with its interval.
+
+    ``name`` is that of the first mean; the other is ``kl_cpu``.
+    """
     one, other = boot.means(found), boot.means(expected)
     low, high = np.percentile(one / other, [2.5, 97.5])
     return {
-        "kl_gpu": float(found.mean()),
+        name: float(found.mean()),
         "kl_cpu": float(expected.mean()),
         "ratio": float(found.mean() / expected.mean()),
         "ratio_low": float(low),

@@ -3,13 +3,17 @@
     python benchmarks/quality_agreement.py cpu MODEL.gguf prose --out FOLDER [--steps 128]
     python benchmarks/quality_agreement.py gpu MODEL.gguf prose --from FOLDER --out FOLDER
         [--device cuda]
+    python benchmarks/quality_agreement.py again MODEL.gguf prose --from FOLDER --out FOLDER
 
 `cpu` decodes with the reference and keeps what it decided (``agreement-TEXT.npz``). `gpu` decodes
 twice: *alone*, from the text on, with nothing of the CPU's run; and *steered*, on the CPU's tokens
 and drafts with the CPU's choices in place of its own, so that both attend the same blocks. It
 writes ``quality-gpu-agreement-TEXT.json``: admissions of every step, layer and head, alike or not,
 each difference with the gap of the scores beside what rounding can do to them, and KL by case.
-With ``--device cpu`` the kernels' work is done by ``gpu_exec.model.host_kernels``.
+With ``--device cpu`` the kernels' work is done by ``gpu_exec.model.host_kernels``. `again` decodes
+with the reference on the CPU once more, the prompt in other chunks, which changes the order of
+sums and nothing else: how far two runs of the same program are apart
+(``quality-cpu-agreement-TEXT.json``).
 
 Queries, keys and values are rounded to bfloat16 on both sides, the rest is float32.
 """
@@ -20,13 +24,13 @@ import argparse
 import json
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from agreement import Choices, Watch, WeighedKernels, decisions, divergence
+from agreement_cpu import Kept, widened
 from numpy.typing import NDArray
 from quality_gpu import about, decode, drafter_of
 from quality_smollm2 import ROOT, TEXTS
@@ -35,12 +39,8 @@ from gpu_exec.model.backend import PagedBackend
 from gpu_exec.model.host_kernels import HostKernels
 from gpu_exec.model.kernels import CudaKernels
 from oasis_sim.quality import vary_scheme
-from oasis_sim.quality.backend import LoopPlan, Reference
 from oasis_sim.quality.bootstrap import BlockBootstrap
 from oasis_sim.quality.decode import plan_of
-from oasis_sim.quality.pools import PoolStep
-from oasis_sim.quality.rows import Memory
-from oasis_sim.quality.start import Start
 from oasis_sim.record import (
     ProgressLines,
     Prompt,
@@ -54,7 +54,6 @@ from oasis_sim.record import (
 from oasis_sim.record.trajectory import Trajectory, follow
 from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS
 from oasis_sim.scheme import Scheme, load_scheme, with_options
-from oasis_sim.trace.trace import Order
 
 BUDGETS = (512, 1024)
 RATIOS = {"draft": (0.0, 0.05, 0.1, 0.2, 1.0), "previous": (1.0,)}
@@ -63,7 +62,7 @@ RATIOS = {"draft": (0.0, 0.05, 0.1, 0.2, 1.0), "previous": (1.0,)}
 def main() -> None:
     """Decode on one side; with the GPU also compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("side", choices=["cpu", "gpu"])
+    parser.add_argument("side", choices=["cpu", "gpu", "again"])
     parser.add_argument("model", type=Path)
     parser.add_argument("text", choices=TEXTS)
     parser.add_argument("--device", default="cuda")
@@ -78,8 +77,9 @@ def main() -> None:
         if arguments.side == "cpu":
             on_cpu(arguments).save(arguments.out / f"agreement-{arguments.text}.npz")
             return
-        found = on_gpu(arguments)
-    place = arguments.out / f"quality-gpu-agreement-{arguments.text}.json"
+        found = on_gpu(arguments) if arguments.side == "gpu" else on_cpu_again(arguments)
+    who = "gpu" if arguments.side == "gpu" else "cpu"
+    place = arguments.out / f"quality-{who}-agreement-{arguments.text}.json"
     place.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     for case in found["cases"]:
         print(json.dumps(case))
@@ -110,6 +110,9 @@ def prompt_of(model: RecordedModel, arguments: argparse.Namespace) -> Prompt:
     )
 
 
+OTHER_CHUNKS = 192
+
+
 def options_of(arguments: argparse.Namespace, trajectory: str = "sample") -> RecordOptions:
     """Return how the trajectory is made."""
     text = TEXTS[arguments.text]
@@ -121,55 +124,8 @@ def options_of(arguments: argparse.Namespace, trajectory: str = "sample") -> Rec
         ignore_eos=True,
         drafters=("skip",),
         draft_budget_tokens=BUDGETS[0],
+        chunk_tokens=OTHER_CHUNKS if arguments.side == "again" else 256,
     )
-
-
-class Kept(Reference):
-    """Attend in float32, and keep what the pools decide."""
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.targets: dict[int, list[NDArray[np.int16]]] = {}
-        self.attended: dict[int, list[NDArray[np.bool_]]] = {}
-
-    def sparse(self, start: Start, plans: Any) -> Memory:
-        """Return the memory of one row per plan."""
-        memory = super().sparse(start, plans)
-        for layer, pools in memory.pools.items():
-            pools.advance = partial(  # type: ignore[method-assign]
-                self._advance, layer, plans, pools.advance
-            )
-        return memory
-
-    def _advance(
-        self,
-        layer: int,
-        plans: list[LoopPlan],
-        move: Any,
-        position: int,
-        use: Order,
-        target: Order,
-        *caps: Any,
-    ) -> PoolStep:
-        first = layer not in self.targets
-        kept = ranked(use if first else target, plans, position)
-        self.targets.setdefault(layer, []).append(kept)
-        moved: PoolStep = move(position, use, target, *caps)
-        self.attended.setdefault(layer, []).append(moved.attended)
-        return moved
-
-
-def ranked(order: Order, plans: list[LoopPlan], position: int) -> NDArray[np.int16]:
-    """Return the chosen blocks of orders [R, H, N], best first, -1 = none, [R, H, K]."""
-    most = max(plan.rule.chosen_blocks for plan in plans)
-    found = np.full((*order.shape[:2], most), -1, dtype=np.int16)
-    for row, plan in enumerate(plans):
-        rule = plan.rule
-        for head, listed in enumerate(order[row]):
-            allowed = (listed >= rule.sink_blocks) & (listed <= rule.last_candidate(position))
-            best = listed[allowed][: rule.chosen_blocks]
-            found[row, head, : len(best)] = best
-    return found
 
 
 def on_cpu(arguments: argparse.Namespace) -> Choices:
@@ -198,9 +154,37 @@ def on_cpu(arguments: argparse.Namespace) -> Choices:
     )
 
 
-def widened(attended: NDArray[np.bool_], blocks: int) -> NDArray[np.bool_]:
-    """Return attended blocks [R, H, B] with more places, all unattended."""
-    return np.pad(attended, ((0, 0), (0, 0), (0, blocks - attended.shape[-1])))
+def on_cpu_again(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Decode with the reference and compare with its other run."""
+    expected = Choices.load(arguments.source / f"agreement-{arguments.text}.npz")
+    arguments.steps = len(expected.tokens) - 1
+    found = on_cpu(arguments)
+    boot = BlockBootstrap(arguments.steps - 1, resamples=2000, seed=0)
+    sets = [np.sort(run.targets, axis=-1) for run in (found, expected)]
+    same_best = (sets[0] == sets[1]).all(axis=-1)
+    same_attended = (found.attended == expected.attended).all(axis=-1)
+    cases = [
+        {
+            "budget_tokens": scheme.budget_tokens,
+            "predictor": scheme.predictor,
+            "cap_blocks": scheme.admission_cap,
+            "decisions": int(same_best[:, :, row].size),
+            "same_best_blocks": int(same_best[:, :, row].sum()),
+            "same_attended": int(same_attended[:, :, row].sum()),
+            **divergence(found.outputs[row, 0, 1:], expected.outputs[row, 0, 1:], boot, "kl_again"),
+        }
+        for row, scheme in enumerate(schemes())
+    ]
+    return {
+        **about("cpu", arguments.commit),
+        "device": "cpu",
+        "text": arguments.text,
+        "steps": arguments.steps,
+        "chunk_tokens": [256, OTHER_CHUNKS],
+        "same_tokens": int((found.tokens == expected.tokens).sum()),
+        "same_drafts": int((found.drafts == expected.drafts).sum()),
+        "cases": cases,
+    }
 
 
 def on_gpu(arguments: argparse.Namespace) -> dict[str, Any]:

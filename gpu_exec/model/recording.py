@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from gpu_exec.model.backend import MakeKernels, check_join, check_rules
+from gpu_exec.model.exchange import kernel_query, model_output, token_rows
 from gpu_exec.model.kernels import CudaKernels, PageKernels
 from gpu_exec.model.memory import DenseLayer, OffloadedLayer, always_slots
 from gpu_exec.model.page import TILE_TOKENS, PageShape
 from gpu_exec.model.recorded_rows import Replay
-from gpu_exec.model.rows import PagedMemory, kernel_query, model_output, token_rows
+from gpu_exec.model.rows import PagedMemory
 from oasis_sim.quality.backend import LoopPlan
 from oasis_sim.quality.rows import rounded_input
 from oasis_sim.quality.start import rounded

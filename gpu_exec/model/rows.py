@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gpu_exec.model.exchange import kernel_query, model_output, token_rows
 from gpu_exec.model.kernels import PageKernels
-from gpu_exec.model.memory import DenseLayer, OffloadedLayer, padded, token_pairs
-from gpu_exec.model.page import PageShape
+from gpu_exec.model.memory import DenseLayer, OffloadedLayer
 from oasis_sim.quality.backend import LoopPlan
 from oasis_sim.quality.pools import PoolStep
 from oasis_sim.quality.rows import rounded_input
@@ -277,23 +277,6 @@ class FullRows:
         )
         layer.complete(self._position)
         return model_output(out[0], inputs)
-
-
-def token_rows(shape: PageShape, inputs: LayerInput) -> Tensor:
-    """Return the rows' keys and values as the kernels take them, bfloat16 [R, 2 H, d]."""
-    both: Tensor = token_pairs(shape, inputs.key.transpose(0, 1), inputs.value.transpose(0, 1))
-    return both
-
-
-def kernel_query(shape: PageShape, query: Tensor) -> Tensor:
-    """Return queries [Hq, R, d] as the kernels take them, bfloat16 [R, Hq, d]."""
-    found: Tensor = padded(shape, query.transpose(0, 1).bfloat16()).contiguous()
-    return found
-
-
-def model_output(out: Tensor, inputs: LayerInput) -> Tensor:
-    """Return the kernels' output [R, Hq, d] as the model takes it, [Hq, R, d]."""
-    return out[..., : inputs.query.shape[2]].transpose(0, 1).to(inputs.query.dtype)
 
 
 def _overlap(scores: Tensor, attended: Tensor, plans: Sequence[LoopPlan], position: int) -> Tensor:
