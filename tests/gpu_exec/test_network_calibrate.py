@@ -477,7 +477,7 @@ def test_readings_are_kept_when_nothing_can_be_fitted(
 
     class Constant(FakeTransport):
         def __init__(self, memory: str, peer: str | None) -> None:
-            super().__init__(a_network(), pool_bytes=POOL_BYTES)
+            super().__init__(a_network())
 
         def read(self, unit_bytes: int, into: Units, source: Units) -> float:
             super().read(unit_bytes, into, source)
