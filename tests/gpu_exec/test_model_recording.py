@@ -72,7 +72,7 @@ def paged(model, checked=None) -> PagedRecording:
 
 
 @both_sides
-@pytest.mark.parametrize("kind", ["llama", "gemma3_text"])
+@pytest.mark.parametrize("kind", ["llama", "gemma3_wide"])
 def test_rows_by_the_kernels_are_those_of_the_library(model_folder, tiny_prompt, side, kind):
     """On the keys and queries of the same path: true orders alike, drafts' sets nearly so."""
     model = load_recorded_model(model_folder(kind), device=side)

@@ -80,6 +80,14 @@ KINDS: dict[str, dict[str, object]] = {
     "gpt2": {"num_key_value_heads": None, "n_inner": 96},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64, "pad_token_id": 1},
     "granite": {"logits_scaling": 4.0},
+    "gemma3_wide": {
+        "model_type": "gemma3_text",
+        "head_dim": 256,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 41,
+        "layer_types": [f"{kind}_attention" for kind in ("sliding", "full") * 2]
+        + ["full_attention"],
+    },
     "draft": {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 32},
 }
 """Tiny models by name: what differs from the common configuration below."""
