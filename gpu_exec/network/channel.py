@@ -14,6 +14,9 @@ LINE_CAP_BYTES = 1 << 20
 ANSWER_SECONDS = 60.0
 """Longer than any step of the other side takes."""
 CONNECT_SECONDS = 10.0
+MOST_DIGITS = 5
+"""Of a port."""
+MOST_SHOWN = 100
 
 
 class Channel:
@@ -42,7 +45,7 @@ class Channel:
             raise RunFailed("the other side has closed the connection")
         try:
             message = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             message = None
         if not isinstance(message, dict):
             raise RunFailed("the other side sent what is no message of this program")
@@ -72,10 +75,21 @@ class Channel:
 
 def place_of(text: str) -> tuple[str, int]:
     """Read ``HOST:PORT`` (an IPv6 address in brackets); raise UsageError for anything else."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        raise UsageError(f"{plain(text)!r} is no HOST:PORT, such as 10.0.0.2:5600")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_port = port.isascii() and port.isdecimal() and len(port) <= MOST_DIGITS
+    if not _is_host(host) or not is_port or int(port) > 65_535:
+        raise UsageError(f"{plain(text)[:MOST_SHOWN]!r} is no HOST:PORT, such as 10.0.0.2:5600")
+    return host, int(port)
+
+
+def _is_host(text: str) -> bool:
+    """Say whether names are looked up for such a text: labels of 1 to 63 characters."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return bool(text) and text.isprintable()
 
 
 def connect(place: tuple[str, int]) -> Channel:

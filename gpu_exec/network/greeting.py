@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import platform
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from oasis_sim.text import plain
 FORMAT, VERSION = "oasis-network", 2
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 MOST_SHOWN = 40
+COUNTS = (("address", 0, 2**64 - 1), ("device", 0, 255), ("remote_bytes", 1, 10**18))
+"""Numbers of a greeting with their least and greatest value."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,19 @@ def read_greeting(channel: Channel, memory: str, nixl: str) -> Greeting:
         )
     try:
         metadata = base64.b64decode(channel.field(hello, "metadata", str), validate=True)
-    except binascii.Error:
+    except ValueError:
         raise RunFailed("the other side sent broken metadata") from None
-    address, device, size = (
-        channel.field(hello, key, int) for key in ("address", "device", "remote_bytes")
-    )
+    address, device, size = (_count(channel, hello, *each) for each in COUNTS)
     return Greeting(
         memory, metadata, address, device, size, theirs, channel.field(hello, "machine", str)
     )
+
+
+def _count(channel: Channel, hello: dict[str, Any], key: str, low: int, high: int) -> int:
+    found: int = channel.field(hello, key, int)
+    if not low <= found <= high:
+        raise RunFailed(f"the other side sent a broken {key}")
+    return found
 
 
 def machine() -> str:

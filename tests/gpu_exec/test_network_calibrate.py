@@ -230,6 +230,7 @@ def test_a_point_larger_than_the_pool_is_refused() -> None:
         (b'{"done": "x"}\n', "sent no done"),
         (b'{"done": true}\n', "sent no done"),
         (b"\xff\xfe\n", "no message of this program"),
+        (b"[" * 100_000 + b"\n", "no message of this program"),
     ],
 )
 def test_nonsense_from_the_other_side_is_told(sent: bytes, said: str) -> None:
@@ -263,6 +264,11 @@ HELLO = Greeting("host", b"who", 1 << 40, 0, 1 << 30, "nixl 1.5.1", machine())
         ({"pool_bytes": 8}, "same --memory"),
         ({"nixl": "nixl 1.4.0"}, "nixl 1.5.1 here, nixl 1.4.0 there; install the same version"),
         ({"metadata": "?"}, "broken metadata"),
+        ({"metadata": "\u00e9"}, "broken metadata"),
+        ({"address": -1}, "broken address"),
+        ({"device": 256}, "broken device"),
+        ({"remote_bytes": 0}, "broken remote_bytes"),
+        ({"remote_bytes": 10**400}, "broken remote_bytes"),
         ({"address": "0"}, "sent no address"),
         ({"machine": None}, "sent no machine"),
     ],
@@ -320,7 +326,11 @@ def test_nobody_listening_is_told() -> None:
         connect(place)
 
 
-@pytest.mark.parametrize("text", ["", "host", ":5600", "host:", "host:x", "host:70000", "h:-1"])
+NO_PLACES = ["", "host", ":5600", "host:", "host:x", "host:70000", "h:-1", "h:" + "9" * 5000]
+NO_HOSTS = [".a:1", "a..b:1", "a" * 64 + ".org:1", "a\udc80:1", "a\0:1", "[]:1"]
+
+
+@pytest.mark.parametrize("text", NO_PLACES + NO_HOSTS, ids=lambda text: ascii(text)[:20])
 def test_places_are_checked(text: str) -> None:
     """HOST:PORT and nothing else."""
     with pytest.raises(UsageError, match="no HOST:PORT"):
