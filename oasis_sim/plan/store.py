@@ -105,7 +105,7 @@ class Store:
             if SUMMARY_NAME in files:
                 return Outcome(json.loads(files[SUMMARY_NAME]))
             return Outcome(refusal=json.loads(files[REFUSAL_NAME])["refusal"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
     def _checked(self, key: str, name: str, manifest: Mapping[str, Any]) -> bytes:

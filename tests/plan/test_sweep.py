@@ -206,6 +206,8 @@ def test_a_second_sweep_repeats_nothing(beside: Path) -> None:
     assert sweep("--out", "a") == 0
     assert first[key] != runs_of(beside / "a")[key]
     assert table == (beside / "a" / "results.csv").read_bytes()
+    (beside / "a" / "runs" / key / "manifest.json").write_text("[" * 100_000)
+    assert sweep("--out", "a") == 2
 
 
 def test_shards_together_are_the_whole(beside: Path) -> None:
