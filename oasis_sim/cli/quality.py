@@ -220,8 +220,7 @@ def _schemes(job: _Job, block_tokens: int | None) -> tuple[Scheme, ...]:
     if block_tokens is not None and base.selects:
         # The first budget along with the block: the scheme's own may be no multiple of it.
         first = budgets[0] if budgets else None
-        unit = "token" if block_tokens == 1 else "block"
-        base = with_options(base, block_tokens=block_tokens, unit=unit, budget_tokens=first)
+        base = with_options(base, block_tokens=block_tokens, budget_tokens=first)
     if job.pool is not None:
         base = with_options(base, pool_factor=job.pool)
     return vary_scheme(base, budgets, job.fetch_ratio, job.predictor)

@@ -13,6 +13,7 @@ from oasis_sim.model import ModelShape, load_model
 from oasis_sim.scheme import Scheme
 
 KINDS = ("gqa", "mla", "dsa", "nsa", "hybrid", "windowed")
+NATIVE, HISPARSE = "native", "hisparse"
 FILE = Path(__file__).with_name("attention_models.yaml")
 
 
@@ -131,7 +132,7 @@ def _read_native(fields: Fields, name: str, gpus: int) -> AttentionModel:
     return AttentionModel(
         name=name,
         attention=fields.text("attention", choices=KINDS),
-        system="native",
+        system=fields.text("system", NATIVE, choices=(NATIVE, HISPARSE)),
         gpus=gpus,
         weight_bytes=fields.number("weight_bytes", low=1.0),
         active_params=fields.number("active_params", low=1.0),

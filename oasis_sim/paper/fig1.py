@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from oasis_sim.hardware import EngineCosts, HardwareProfile
 from oasis_sim.network import NetworkProfile, load_network
-from oasis_sim.paper.attention import AttentionModel, load_attention_models
+from oasis_sim.paper.attention import NATIVE, AttentionModel, load_attention_models
 from oasis_sim.paper.comparison import Comparison, Row
 from oasis_sim.scheme import load_scheme
 from oasis_sim.units import GB
@@ -28,7 +28,7 @@ NOTES = (
     "the published figure has no numbers on its axes: models are placed by computation alone",
     "tier hbm: KV in HBM; pcie and network: KV in host memory or on another node, the working set "
     "in HBM; batch: B_max / TPOT_min in the HBM that the engine leaves, KV in host memory for "
-    "oasis and in HBM for the others",
+    "oasis and hisparse and in HBM for the others",
     "bandwidths are nominal and of all GPUs of the model, its KV split over them without copies; "
     "system oasis moves its cap of blocks, systems without selection move all KV in every step",
 )
@@ -97,7 +97,7 @@ def batch_rate(
     gpu, gpus = profile.gpu, model.gpus
     room = costs.usable_bytes(gpu.hbm_bytes) - costs.reserved_per_gpu(gpus)
     pool = gpus * room - model.weight_bytes
-    offloaded = model.system not in {"dense", "native"}
+    offloaded = model.system not in {"dense", NATIVE}
     batch = int(pool // model.resident_bytes(context, offloaded))
     if batch < 1:
         return None

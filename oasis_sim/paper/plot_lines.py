@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from oasis_sim.paper.accuracy import MEAN
+from oasis_sim.paper.attention import NATIVE
 from oasis_sim.paper.comparison import Comparison, Row
 from oasis_sim.paper.plot_points import (
     COLOURS,
@@ -47,7 +48,7 @@ def draw_fig1(figure: Any, comparison: Comparison) -> None:
             MARKERS[attention],
             color=PALETTE[index % len(PALETTE)],
             fillstyle="full" if system != "dense" else "none",
-            label=f"{model}, {attention if system == 'native' else system}",
+            label=f"{model}, {attention if system == NATIVE else system}",
         )
     axes.set_xscale("log")
     axes.set_yscale("log")

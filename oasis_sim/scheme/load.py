@@ -62,8 +62,9 @@ def _read_part(fields: Fields, key: str, default: Any) -> Any:
 def with_options(scheme: Scheme, **options: Any) -> Scheme:
     """Return a checked copy with the options that are not None in place of its parts.
 
-    `fetch_ratio` and `cap_blocks` replace each other. Raise UsageError when both are given, for
-    unknown parts, for parts that the scheme does not use, and when the result contradicts itself.
+    `fetch_ratio` and `cap_blocks` replace each other; `block_tokens` says the unit. Raise
+    UsageError when both of the former are given, for unknown parts, for parts that the scheme does
+    not use, and when the result contradicts itself.
     """
     given = {key: value for key, value in options.items() if value is not None}
     unknown = given.keys() - {part.name for part in dataclasses.fields(Scheme)}
@@ -75,6 +76,8 @@ def with_options(scheme: Scheme, **options: Any) -> Scheme:
         given["cap_blocks"] = None
     elif "cap_blocks" in given:
         given["fetch_ratio"] = None
+    if "block_tokens" in given:
+        given = {"unit": "token" if given["block_tokens"] == 1 else "block", **given}
     if given.get("predictor") not in {None, scheme.predictor}:
         given = {**_parts_of_predictor(scheme, given["predictor"]), **given}
     if given.get("evict") not in {None, "least_attended"}:

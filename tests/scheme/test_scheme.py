@@ -182,6 +182,13 @@ def test_options_that_are_not_given() -> None:
     assert OASIS == with_options(OASIS, fetch_ratio=None, cap_blocks=None, budget_tokens=None)
 
 
+def test_a_block_of_one_token_is_a_token() -> None:
+    """The size of a block says the unit, back and forth."""
+    tokens = with_options(load_scheme("hisparse"), block_tokens=1)
+    assert ("token", 2048, 4096) == (tokens.unit, tokens.chosen_blocks, tokens.pool_blocks)
+    assert load_scheme("hisparse") == with_options(tokens, block_tokens=16)
+
+
 @pytest.mark.parametrize("predictor", ["draft", "previous", "current", "oracle"])
 @pytest.mark.parametrize("name", ["oasis", "on-demand", "previous-token", "oracle"])
 def test_predictor_brings_what_it_needs(name: str, predictor: str) -> None:
