@@ -57,25 +57,29 @@ def short_names(names: Sequence[str]) -> list[str]:
 def case_of(name: str, short: str, values: Mapping[str, Any], warnings: Warnings) -> Case:
     """Read a run directory, or simulate a scheme."""
     from oasis_sim.report.compare import check_case
+    from oasis_sim.report.config import read_config
+    from oasis_sim.report.directory import CONFIG_NAME
     from oasis_sim.report.rundir import read_summary
     from oasis_sim.report.side_by_side import Case
 
     if Path(name).is_dir():
-        return check_case(Case(short, read_summary(name)))
-    return Case(short, simulated(for_scheme(values, name), short, warnings))
+        summary = read_summary(name)
+        return check_case(Case(short, summary, read_config(Path(name) / CONFIG_NAME).spec.scheme))
+    return simulated(for_scheme(values, name), short, warnings)
 
 
-def simulated(values: Mapping[str, Any], name: str, warnings: Warnings) -> dict[str, Any]:
-    """Simulate one scheme and return the summary of the run."""
+def simulated(values: Mapping[str, Any], name: str, warnings: Warnings) -> Case:
+    """Simulate one scheme."""
     from oasis_sim.engine import simulate
     from oasis_sim.metrics import check_conservation, summarise
+    from oasis_sim.report.side_by_side import Case
 
     scenario = spec_from(values).scenario()
     warnings.show(scenario)
     with simulation_bar(f"simulating {name}", values["quiet"]) as progress:
         result = simulate(scenario, progress)
     check_conservation(result)
-    return summarise(result)
+    return Case(name, summarise(result), scenario.scheme)
 
 
 def for_scheme(values: Mapping[str, Any], name: str) -> dict[str, Any]:

@@ -142,9 +142,15 @@ SCENARIO_OPTIONS = (
         "--cap-over", metavar="WHAT", help="Who shares the cap: head (nobody), layer or model."
     ),
     click.option(
-        "--evict", metavar="RULE", help="Who leaves: least_recently_selected or least_attended."
+        "--evict",
+        metavar="RULE",
+        help="Who leaves: least_recently_selected, least_attended or belady.",
     ),
-    click.option("--admit", metavar="RULE", help="Which misses are fetched: all or gainful."),
+    click.option(
+        "--admit",
+        metavar="RULE",
+        help="Which misses are fetched: all or gainful (with --evict least_attended).",
+    ),
     click.option(
         "--predictor",
         metavar="NAME",

@@ -77,6 +77,7 @@ def run_each(schemes: Sequence[str], values: Mapping[str, Any]) -> None:
     """Run schemes one after the other, each in a directory of its own, and compare them."""
     from oasis_sim.cli.compare import for_scheme, show_comparison
     from oasis_sim.fileio import AtomicDirectory, directory_path
+    from oasis_sim.report.config import read_config
     from oasis_sim.report.side_by_side import Case
 
     asked = {name: for_scheme(values, name) for name in schemes}
@@ -86,7 +87,11 @@ def run_each(schemes: Sequence[str], values: Mapping[str, Any]) -> None:
             # All places are settled before the first simulation.
             AtomicDirectory(each["out"], force=values["force"])
     warnings = Warnings(values["quiet"])
-    cases = [Case(name, run_one(each, warnings)) for name, each in asked.items()]
+    start = None if values["config"] is None else read_config(values["config"]).spec
+    cases = [
+        Case(name, run_one(each, warnings), spec_from(each, start).scheme)
+        for name, each in asked.items()
+    ]
     show_comparison(cases, values["output_format"], values["quiet"])
 
 

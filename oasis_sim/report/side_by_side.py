@@ -6,16 +6,23 @@ Everything is read from mappings of `summary.json`, so that finished runs compar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from oasis_sim.engine.result import BOUNDS, STAGES
 from oasis_sim.errors import InputError
 from oasis_sim.metrics.distribution import significant
 from oasis_sim.report.row import Summary
+from oasis_sim.scheme import Scheme
 from oasis_sim.units import GIB
 
 Reader = Callable[[Summary], float | None]
+
+SAID_APART = {
+    *("name", "title", "description", "offload", "predictor", "lookahead", "offload_at"),
+    *("transport", "budget_tokens", "block_tokens", "cap_blocks", "fetch_ratio", "pool_factor"),
+}
+"""Parts of a scheme that a summary holds itself, and those that are only words."""
 
 MATTERS = 0.01
 """Values within one per cent of each other are taken as equal."""
@@ -23,10 +30,11 @@ MATTERS = 0.01
 
 @dataclass(frozen=True)
 class Case:
-    """Hold one run: the name it was asked for by, and its summary."""
+    """Hold one run: the name it was asked for by, its summary, and its scheme if it is known."""
 
     name: str
     summary: Summary
+    scheme: Scheme | None = None
 
 
 @dataclass(frozen=True)
@@ -135,6 +143,14 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
+HARDWARE: tuple[tuple[str, Reader], ...] = (
+    ("hbm_gib", at("tiers.hbm.capacity_bytes", 1 / GIB)),
+    ("host_gib", at("tiers.host.capacity_bytes", 1 / GIB)),
+    ("pcie_nominal_gb_per_s", at("links.pcie_h2d.nominal_gb_per_s")),
+)
+"""Sizes and rates that options change while the profile keeps its name."""
+
+
 def lines_of(cases: tuple[Case, ...]) -> tuple[Line, ...]:
     """Return every metric that any of the cases has; raise InputError for a damaged summary."""
     lines = []
@@ -155,14 +171,33 @@ def _read(metric: Metric, case: Case) -> float | None:
 
 
 def inputs_that_differ(cases: tuple[Case, ...]) -> tuple[Input, ...]:
-    """Return the parts of the scenario in which the cases differ, nested parts dotted."""
-    flat = [dict(_leaves(case.summary["scenario"])) for case in cases]
+    """Return the inputs in which the cases differ, nested parts of the scenario dotted.
+
+    Parts of schemes are compared where those of every case are known.
+    """
+    flat = [
+        dict(_leaves(case.summary["scenario"]))
+        | {name: read(case.summary) for name, read in HARDWARE}
+        for case in cases
+    ]
+    schemes = [case.scheme for case in cases if case.scheme is not None]
+    if len(schemes) == len(cases):
+        flat = [each | _parts(scheme) for each, scheme in zip(flat, schemes, strict=True)]
     found = []
     for name in dict.fromkeys(name for each in flat for name in each):
         values = tuple(each.get(name) for each in flat)
         if any(value != values[0] for value in values):
             found.append(Input(name, values))
     return tuple(found)
+
+
+def _parts(scheme: Scheme) -> dict[str, Any]:
+    """Return the parts of a scheme that its summary does not hold."""
+    return {
+        part.name: getattr(scheme, part.name)
+        for part in fields(scheme)
+        if part.name not in SAID_APART
+    }
 
 
 def _leaves(value: Mapping[str, Any], path: str = "") -> list[tuple[str, Any]]:

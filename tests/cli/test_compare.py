@@ -73,6 +73,20 @@ def test_a_directory_beside_a_scheme(beside: Path, capsys: pytest.CaptureFixture
     assert all(row["a"] == row["oasis"] for row in rows)
 
 
+def test_options_that_differ_are_named(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two runs of one scheme differ by an option of it and by one of the hardware."""
+    options = ["--evict", "belady", "--pcie", "4"]
+    assert main(["run", *SMALL, *BUDGET, "--out", "out/a", "--quiet"]) == 0
+    assert main(["run", *SMALL, *BUDGET, *options, "--out", "out/b", "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "out/a", "out/b", "--format", "json", "--quiet"]) == 0
+    found = json.loads(capsys.readouterr().out)["inputs_that_differ"]
+    assert found == [
+        {"input": "pcie_nominal_gb_per_s", "values": [64.0, 32.0]},
+        {"input": "evict", "values": ["least_recently_selected", "belady"]},
+    ]
+
+
 def test_all_shows_what_is_equal(beside: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Results within one per cent are left out, unless asked for."""
     command = ["compare", "oasis", "./oasis.yaml", *SMALL, *BUDGET, "--quiet"]

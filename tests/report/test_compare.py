@@ -21,6 +21,7 @@ from oasis_sim.report.directory import write_run
 from oasis_sim.report.rundir import read_summary
 from oasis_sim.report.side_by_side import METRICS, Case, Line, inputs_that_differ, lines_of
 from oasis_sim.report.why import limits_of, reasons
+from oasis_sim.scheme import load_scheme, with_options
 from tests.engine.scenarios import card, scenario
 from tests.strategies import ABOVE_FLOAT
 
@@ -63,6 +64,19 @@ def test_inputs_that_differ_are_named() -> None:
     assert found["scheme"] == ("oasis", "on-demand")
     assert found["lookahead"] == ("one_step", "none")
     assert "model" not in found
+
+
+def test_inputs_outside_the_summary_scenario_are_named() -> None:
+    """Parts of a scheme of the same name and sizes of the hardware are inputs, too."""
+    summary, scheme = summary_of("oasis"), load_scheme("oasis")
+    smaller = copy.deepcopy(dict(summary))
+    smaller["tiers"]["hbm"]["capacity_bytes"] //= 2
+    varied = with_options(scheme, cap_over="layer", evict="belady")
+    pair = (Case("a", summary, scheme), Case("b", smaller, varied))
+    found = {each.name: each.values for each in inputs_that_differ(pair)}
+    assert set(found) == {"cap_over", "evict", "hbm_gib"}
+    assert found["cap_over"] == ("head", "layer")
+    assert found["hbm_gib"][0] == pytest.approx(2 * found["hbm_gib"][1], rel=1e-6)
 
 
 def test_on_demand_is_bound_by_its_transfers() -> None:
