@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -97,31 +98,64 @@ def test_a_dense_point_obeys_littles_law(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 0.3 < outside_s - fig11.THINK_PS / PS_PER_S < 0.8
 
 
+@cache
+def shipped() -> Setup:
+    """Return the inputs of the command."""
+    return Setup(load_profile("h100"), "vllm", (load_trace("aime.jsonl"),))
+
+
+@cache
+def shipped_point(model: str, system: str, concurrency: int) -> dict[str, float | None]:
+    """Run one point at 16K as shipped."""
+    point = fig11.Point(model, fig11.CONTEXT_TOKENS, system, concurrency)
+    found = fig11.simulated(shipped(), point)
+    assert not isinstance(found, str), found
+    return found
+
+
 @pytest.mark.parametrize("model", fig11.MODELS)
 @pytest.mark.parametrize("system", ["oasis", "dense"])
 def test_oasis_and_dense_are_within_7_percent(model: str, system: str) -> None:
-    """Rate, batch and TPOT where client and prefill matter most; on average within 4 %."""
-    setup = Setup(load_profile("h100"), "vllm", (load_trace("aime.jsonl"),))
+    """Rate, batch and TPOT where client and prefill matter most, and memory; on average 4 %."""
     published, errors = load_published(), []
-    for concurrency in (8, 16):
-        point = fig11.Point(model, fig11.CONTEXT_TOKENS, system, concurrency)
-        found = fig11.simulated(setup, point)
-        assert not isinstance(found, str), found
-        known = {name: published.value("fig11", point.keys, name) for name in found}
-        errors += [abs(found[name] / value - 1) for name, value in known.items() if value]
-    assert len(errors) == (6 if system == "oasis" else 4)
+    for concurrency in (8, 16, 64, 256):
+        keys = fig11.Point(model, fig11.CONTEXT_TOKENS, system, concurrency).keys
+        found = shipped_point(model, system, concurrency)
+        known = {name: published.value("fig11", keys, name) for name in found}
+        errors += [abs((found[name] or 0) / value - 1) for name, value in known.items() if value]
+    assert len(errors) == (12 if system == "oasis" else 10)
     assert max(errors) < 0.07
     assert sum(errors) / len(errors) < 0.04
+
+
+def gain(model: str, concurrency: int) -> float:
+    """Return the rate of OasisKV as a multiple of dense."""
+    rates = (shipped_point(model, system, concurrency) for system in ("oasis", "dense"))
+    oasis, dense = (found["output_tokens_per_s"] for found in rates)
+    assert oasis is not None
+    assert dense is not None
+    return oasis / dense
+
+
+@pytest.mark.parametrize(("model", "arrow"), [("8b", 2.1), ("235b", 1.9)])
+def test_arrows_at_256(model: str, arrow: float) -> None:
+    """The published gains at the highest concurrency, to a tenth."""
+    assert gain(model, 256) == pytest.approx(arrow, abs=0.1)
+
+
+def test_235b_overtakes_dense_between_16_and_64() -> None:
+    """OasisKV loses on 235B at low concurrency, on 8B nowhere."""
+    assert gain("235b", 16) < 1 < gain("235b", 64)
+    assert gain("8b", 8) > 1
 
 
 @pytest.fixture(scope="module")
 def baselines() -> dict[tuple[str, str, int], dict[str, float | None] | str]:
     """Run every 8B point of the systems with engines of their own, as shipped."""
-    setup = Setup(load_profile("h100"), "vllm", (load_trace("aime.jsonl"),))
     found = {}
     for point in fig11.points(fig11.CONTEXT_TOKENS):
         if point.model == "8b" and point.system in fig11.OWN_ENGINES:
-            found[point.model, point.system, point.concurrency] = fig11.simulated(setup, point)
+            found[point.model, point.system, point.concurrency] = fig11.simulated(shipped(), point)
     return found
 
 
