@@ -23,6 +23,7 @@ MIN_REPEATS = 5
 MEDIAN_BOUND_PCT = 3.0
 MAX_BOUND_PCT = 8.0
 STEP_TIME = "step_time"
+UNIT = "ms"
 
 
 @dataclass(frozen=True)
@@ -212,7 +213,7 @@ def _row(config: Mapping[str, Any], metric: str, simulated: float, values: Seque
     return Row(
         config=config,
         metric=metric,
-        unit="ms",
+        unit=UNIT,
         simulated=simulated,
         measured=measured,
         spread_pct=spread_pct(values),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_exec.matrix import ValidationCase
-from gpu_exec.validate import STEP_TIME, Origin, Row
+from gpu_exec.validate import STEP_TIME, UNIT, Origin, Row
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import is_number, load_json
 
@@ -26,6 +26,8 @@ def read_validation(path: str | Path) -> tuple[Origin, tuple[Row, ...]]:
         if not isinstance(document.get(name), str):
             raise InputError("must be text", file=file, field=name)
     rows = tuple(_row(entry, f"rows[{i}]", file) for i, entry in enumerate(document["rows"]))
+    if not any(row.metric == STEP_TIME for row in rows):
+        raise InputError(f"has no row of {STEP_TIME}", file=file, field="rows")
     return Origin(**{name: document[name] for name in names}), rows
 
 
@@ -44,7 +46,9 @@ def _row(entry: Any, field: str, file: str) -> Row:
         numbers[name] = float(value)
     if numbers["measured"] <= 0:
         raise InputError("must be positive", file=file, field=f"{field}.measured")
-    return Row(entry["config"], metric, str(entry.get("unit")), **numbers)
+    if entry.get("unit") != UNIT:
+        raise InputError(f"must be {UNIT}", file=file, field=f"{field}.unit")
+    return Row(entry["config"], metric, UNIT, **numbers)
 
 
 def _check_config(config: dict[str, Any], field: str, file: str) -> None:

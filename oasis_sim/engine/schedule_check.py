@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LIMITS: dict[str, int] = {
     "layers": 4096,
     "kv_heads": 256,
+    "tp": 1024,
     "host_blocks": 1 << 24,
     "steps": 1 << 20,
     "columns": 1 << 16,
@@ -60,6 +61,7 @@ def check_meta(meta: Mapping[str, Any], file: str | Path | None) -> None:
         )
     for key in ("layers", "kv_heads", "host_blocks"):
         _check_int(meta.get(key), (1, LIMITS[key]), f"meta.{key}", file)
+    _check_int(meta.get("tp", 1), (1, LIMITS["tp"]), "meta.tp", file)
     for part, limits in (("model", _MODEL_LIMITS), ("scheme", _SCHEME_LIMITS)):
         if not isinstance(meta.get(part), Mapping):
             raise InputError("must be an object", file=file, field=f"meta.{part}")

@@ -141,6 +141,7 @@ FILE_BREAKS: dict[str, Change] = {
     "rows": lambda d: d.update(rows=1),
     "gpu": lambda d: d.pop("gpu"),
     "rows[0]": lambda d: d["rows"].__setitem__(0, []),
+    "rows[0].unit": lambda d: d["rows"][0].update(unit="s"),
     "rows[0].metric": lambda d: d["rows"][0].update(metric="speed"),
     "rows[0].measured": lambda d: d["rows"][0].update(measured=0),
     "rows[0].spread_pct": lambda d: d["rows"][0].update(spread_pct="x"),
@@ -162,6 +163,16 @@ def test_damaged_validation(field: str, measured: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read_validation(path)
     assert field == caught.value.field
+
+
+def test_a_validation_without_step_times_is_refused(measured: Path, tmp_path: Path) -> None:
+    """A file that holds no row, or stages alone, has nothing to judge."""
+    document = json.loads(measured.read_text())
+    path = tmp_path / "bad.json"
+    for rows in ([], [{**document["rows"][0], "metric": "stage.qkv"}]):
+        path.write_text(json.dumps({**document, "rows": rows}))
+        with pytest.raises(InputError, match="has no row of step_time"):
+            read_validation(path)
 
 
 def test_validate_again_on_the_command_line(
