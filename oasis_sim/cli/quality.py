@@ -190,8 +190,9 @@ def quality(
 ) -> None:
     """Decode MODEL with only the resident blocks attended, and compare with full attention.
 
-    MODEL is a local Hugging Face folder (Llama, Mistral, Qwen2, Qwen3, SmolLM; safetensors) or a
-    GGUF file. Needs: pip install 'oasis-sim[record]'. Nothing is downloaded.
+    MODEL is a local Hugging Face folder (safetensors) or a GGUF file of a decoder-only model with
+    grouped-query or multi-head attention, as in record. Needs: pip install
+    'oasis-sim[record]'. Nothing is downloaded.
     """
     from oasis_sim.quality.plot import draw_plot
     from oasis_sim.quality.present import write_result

@@ -57,8 +57,12 @@ def write_comparisons(found: Sequence[Comparison], output_format: str, stream: I
         error = "" if mean is None else f"; mean absolute error {mean:.1f} %"
         gap = "\n" if index else ""
         stream.write(f"{gap}{comparison.title}{error}\n\n")
-        _write_table([row.to_json() for row in comparison.rows], stream)
+        known = [row for row in comparison.rows if (row.published, row.simulated) != (None, None)]
+        _write_table([row.to_json() for row in known or comparison.rows], stream)
         stream.write("\n")
+        if known and len(known) < len(comparison.rows):
+            left = len(comparison.rows) - len(known)
+            stream.write(f"- rows without any number, in JSON and CSV only: {left}\n")
         for text in comparison.notes:
             stream.write(f"- {one_line(text)}\n")
 

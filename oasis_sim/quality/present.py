@@ -41,11 +41,11 @@ def write_result(result: QualityResult, form: str, detail: str, stream: IO[str])
 def headline(result: QualityResult) -> str:
     """Say what was decoded."""
     facts = result.facts
+    drafter = f"drafter {facts['drafter']}" if facts["drafter"] else "no drafter"
     return printable(
         f"{facts['model']['name']}, {facts['text']['name']}: {facts['prompt_tokens']} tokens, "
         f"{facts['steps']} steps ({facts['trajectory']['source']}), blocks of "
-        f"{facts['block_tokens']}; scheme {facts['scheme']}; drafter {facts['drafter']}; full "
-        f"attention: NLL "
+        f"{facts['block_tokens']}; scheme {facts['scheme']}; {drafter}; full attention: NLL "
         f"{facts['full_attention_nll']:.3f}",
         400,
     )

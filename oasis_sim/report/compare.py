@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
+from string import ascii_uppercase
 from typing import IO, Any
 
 from oasis_sim.errors import InputError
@@ -15,6 +17,8 @@ from oasis_sim.report.why import limits_of, reasons
 from oasis_sim.text import one_line
 
 SCHEMA_VERSION = 1
+LONGEST_NAME = 20
+"""Names with more characters than this stand above the table, and letters in it."""
 PROXIES = "quality proxies are read off the trace; they are not accuracy"
 
 
@@ -94,6 +98,7 @@ def notes_of(cases: tuple[Case, ...]) -> tuple[str, ...]:
 
 
 def _write_table(cases: tuple[Case, ...], stream: IO[str], everything: bool) -> None:
+    cases = _lettered(cases, stream)
     names = [case.name for case in cases]
     differing = [
         [each.name, *(_input(value) for value in each.values)] for each in inputs_that_differ(cases)
@@ -112,6 +117,17 @@ def _write_table(cases: tuple[Case, ...], stream: IO[str], everything: bool) -> 
     stream.write("\nwhy\n")
     for text in (*reasons(cases), *notes_of(cases)):
         stream.write(f"- {one_line(text)}\n")
+
+
+def _lettered(cases: tuple[Case, ...], stream: IO[str]) -> tuple[Case, ...]:
+    """Return cases as a table calls them; write what letters mean where names are long."""
+    long = any(len(case.name) > LONGEST_NAME for case in cases)
+    if not long or len(cases) > len(ascii_uppercase):
+        return cases
+    letters = ascii_uppercase[: len(cases)]
+    print_rows([[letter, case.name] for letter, case in zip(letters, cases, strict=True)], stream)
+    stream.write("\n")
+    return tuple(replace(case, name=name) for name, case in zip(letters, cases, strict=True))
 
 
 def _input(value: Any) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from oasis_sim.paper.comparison import Comparison, Row, beside
+from oasis_sim.paper.present import write_comparisons
 from oasis_sim.paper.published import Published, PublishedPoint, PublishedValue
 
 
@@ -51,3 +54,19 @@ def test_beside_takes_units_in_order_and_leaves_gaps() -> None:
     assert [("rate", None, None), ("step_ms", 60.0, 59.0)] == [
         (item.metric, item.published, item.simulated) for item in rows
     ]
+
+
+def test_tables_leave_out_rows_without_any_number() -> None:
+    """What is neither published nor simulated is counted below the table; CSV holds it."""
+    rows = tuple(
+        Row({"layer": layer}, "agreement_pct", "percent", published, simulated)
+        for layer, published, simulated in ((11, 9.0, 9.0), (12, None, None), (13, None, 8.0))
+    )
+    found = Comparison("fig6", "Figure 6", rows, ())
+    table, text = io.StringIO(), io.StringIO()
+    write_comparisons([found], "table", table)
+    write_comparisons([found], "csv", text)
+    shown = [line.split()[0] for line in table.getvalue().splitlines() if "agreement_pct" in line]
+    assert shown == ["11", "13"]
+    assert "in JSON and CSV only: 1" in table.getvalue()
+    assert len(text.getvalue().splitlines()) == 1 + 3

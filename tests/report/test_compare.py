@@ -127,6 +127,18 @@ def test_a_missing_number_differs() -> None:
     assert Line(METRICS[0], (None, 1.0)).ratios == (None, None)
 
 
+def test_long_names_stand_above_the_table_once() -> None:
+    """Long names are letters in header and reasons, short ones stay; JSON keeps the names."""
+    names = ("oasis-qwen3-8b-h100-48a813f446", "dense-qwen3-8b-h100-6ae9705c98")
+    pair = tuple(Case(name, summary_of(name.split("-")[0])) for name in names)
+    stream = io.StringIO()
+    write_comparison(pair, "table", stream)
+    assert all(stream.getvalue().count(name) == 1 for name in names)
+    assert "B / A" in stream.getvalue()
+    assert "- B against A: " in stream.getvalue()
+    assert [each["name"] for each in comparison_json(pair)["cases"]] == list(names)
+
+
 def test_a_damaged_summary_is_refused() -> None:
     """A summary without one of the numbers is named with what is missing."""
     damaged = copy.deepcopy(summary_of("oasis"))
