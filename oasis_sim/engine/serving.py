@@ -24,7 +24,7 @@ from oasis_sim.engine.requests import RequestBook
 from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.service import Service
 from oasis_sim.engine.state import NOW, new_marks, new_state
-from oasis_sim.engine.stretch import LOG_EXTRA, run_stretch
+from oasis_sim.engine.stretch import LOG_EXTRA, Rows, run_stretch
 from oasis_sim.engine.walks import Walks
 from oasis_sim.engine.window import Window
 from oasis_sim.errors import RunFailed
@@ -138,7 +138,7 @@ class ServingLoop:
         recording = self.window.wants(
             self.book.generated_total, self.recorder.steps, rows, prefill=prefill_ps > 0
         )
-        count = 1 if prefill_ps or recording else service.longest_stretch(self._steps_left())
+        count = 1 if prefill_ps or recording else service.longest_stretch(self._steps_left(rows))
         peek = self.env.peek()
         limit = int(min(peek, NEVER_PS))
         tables, marks = self.walks.tables, new_marks(self.state)
@@ -165,10 +165,14 @@ class ServingLoop:
         if self._progress is not None:
             self._progress(self.book.generated_total, self.book.expected_total)
 
-    def _steps_left(self) -> int:
-        if self._max_steps is None:
-            return LONGEST_STRETCH
-        return min(LONGEST_STRETCH, self._max_steps - self.recorder.steps)
+    def _steps_left(self, rows: Rows) -> int:
+        """Return how many steps of these rows may run before the run or the window asks."""
+        most = self.cost.scheme.tokens_per_step_max * len(rows.walk) + len(rows.dense_context)
+        steps = self.recorder.steps
+        left = min(
+            LONGEST_STRETCH, self.window.room(self.book.generated_total, steps, max(1, most))
+        )
+        return left if self._max_steps is None else min(left, self._max_steps - steps)
 
     def _batch_record(self, steps: int, sparse: int, dense: int) -> npt.NDArray[np.int64]:
         """Return rows and host traffic of the steps just run, int64[steps, BATCH_COLUMNS]."""

@@ -14,6 +14,7 @@ from oasis_sim.engine.result import Slice
 from oasis_sim.engine.stretch import Rows
 
 TIMELINE_STEPS = 3
+NO_BOUND = 1 << 62
 STAGE_MARKS = (
     ("compute", "qkv", 0),
     ("compute", "attention", 2),
@@ -52,7 +53,8 @@ class Window:
         self._after_tokens = expected_tokens // 2
         # A run that is cut short opens its window early enough to fill it.
         self._late_tokens = 3 * expected_tokens // 4
-        self._after_steps = None if max_steps is None else max(0, max_steps - self._length) // 2
+        self._late_steps = None if max_steps is None else max(0, max_steps - self._length)
+        self._after_steps = None if self._late_steps is None else self._late_steps // 2
         self.steps: list[WindowStep] = []
 
     def wants(self, generated: int, step: int, rows: Rows, *, prefill: bool) -> bool:
@@ -66,6 +68,19 @@ class Window:
         if self._after_steps is not None and step >= self._after_steps:
             return True
         return generated >= (self._late_tokens if prefill else self._after_tokens)
+
+    def room(self, generated: int, step: int, most_per_step: int) -> int:
+        """Return how many steps may run in one go, so that the window does not open too late.
+
+        `most_per_step` tokens may be generated in each. It opens before the last quarter of the
+        tokens; of a run that is cut short, in time to be filled.
+        """
+        if self.steps:
+            return NO_BOUND
+        left = -(-(self._late_tokens - generated) // most_per_step)
+        if self._late_steps is not None:
+            left = min(left, self._late_steps - step)
+        return max(1, left)
 
     def record(
         self,

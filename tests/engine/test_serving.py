@@ -185,6 +185,16 @@ def test_the_schedule_moves_what_the_steps_count() -> None:
     assert per_step.tolist() == counted.tolist()
 
 
+@pytest.mark.parametrize(("max_steps", "first"), [(None, 150), (150, 142)])
+def test_no_batch_runs_past_its_window(max_steps: int | None, first: int) -> None:
+    """Requests that all end together leave a schedule: at three quarters, or the last 8 steps."""
+    load = closed_loop(2, 1500, 200)
+    result = simulate(scenario(workload=load, concurrency=2, max_steps=max_steps))
+    assert result.schedule is not None
+    assert len(result.slices) > 0
+    assert list(range(first, first + 8)) == result.schedule.step.tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
