@@ -6,9 +6,11 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
+from oasis_sim.fileio import find_input, load_yaml
 from oasis_sim.hardware import load_profile
 
 
@@ -30,6 +32,17 @@ def test_every_knob_is_in_the_profile_and_within_its_bounds(tool: ModuleType) ->
     constants = tool.read_constants("h100")
     for name, knob in tool.KNOBS.items():
         assert knob.low <= tool.current(constants, knob) <= knob.high, name
+
+
+@pytest.mark.parametrize("engine", ["vllm", "shadowkv", "infinigen", "freekv"])
+def test_the_page_of_calibration_names_every_constant(engine: str) -> None:
+    """No constant of a published engine is without its meaning and origin in the documentation."""
+    page = (Path(__file__).parents[2] / "docs" / "calibration.md").read_text()
+    profile: Any = load_yaml(find_input("h100", "profile")).value
+    constants = profile["engines"][engine]
+    parts = {name for part in ("launch", "prefill", "transports") for name in constants[part]}
+    names = (set(constants) | parts) - {"source"}
+    assert [name for name in sorted(names) if name not in page] == []
 
 
 def test_a_list_is_set_as_a_whole_or_in_part(tool: ModuleType) -> None:
