@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 ALL = "all"
+MOST_DIGITS = 20
 DETAILS = ("schemes", "layers", "stretches")
 
 
@@ -54,16 +55,21 @@ def read_ratio(text: str) -> float:
 
 def read_budget(text: str) -> int:
     """Read a number of tokens."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:11]) <= MOST_TOKENS):
+    if not 1 <= (tokens := _whole(text)) <= MOST_TOKENS:
         raise ValueError(f"{text[:40]!r} is no number of tokens; use 1 to {MOST_TOKENS}")
-    return int(text)
+    return tokens
 
 
 def read_cap(text: str) -> int:
     """Read a number of blocks."""
-    if not (text.isascii() and text.isdigit() and int(text[:11]) <= MOST_TOKENS):
+    if not 0 <= (blocks := _whole(text)) <= MOST_TOKENS:
         raise ValueError(f"{text[:40]!r} is no number of blocks; use 0 to {MOST_TOKENS}")
-    return int(text)
+    return blocks
+
+
+def _whole(text: str) -> int:
+    """Read digits of a reasonable number; -1 for anything else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else -1
 
 
 @dataclass(frozen=True)
