@@ -14,6 +14,8 @@ from oasis_sim.errors import UsageError
 from oasis_sim.quality import vary_scheme
 from oasis_sim.quality.bootstrap import BlockBootstrap
 from oasis_sim.quality.measure import compare_texts, output_quality
+from oasis_sim.quality.present import headline
+from oasis_sim.quality.result import QualityResult
 from oasis_sim.scheme import load_scheme
 
 values = arrays.arrays(
@@ -109,3 +111,14 @@ def test_what_is_not_decoded_is_refused(part, value, reason):
     scheme = dataclasses.replace(load_scheme("oasis"), **{part: value})
     with pytest.raises(UsageError, match=reason):
         vary_scheme(scheme, [], [], [])
+
+
+@pytest.mark.parametrize(("drafter", "said"), [("skip", "; drafter skip;"), (None, "; no drafter;")])
+def test_the_headline_says_who_drafts(drafter: str | None, said: str) -> None:
+    """A scheme that selects without a draft has no drafter."""
+    facts = {
+        **{"model": {"name": "m"}, "text": {"name": "t"}, "trajectory": {"source": "sample"}},
+        **{"prompt_tokens": 9, "steps": 4, "block_tokens": 16, "scheme": "oasis"},
+        **{"drafter": drafter, "full_attention_nll": 1.0},
+    }
+    assert said in headline(QualityResult(facts, ()))
