@@ -113,12 +113,20 @@ def test_what_is_not_decoded_is_refused(part, value, reason):
         vary_scheme(scheme, [], [], [])
 
 
-@pytest.mark.parametrize(("drafter", "said"), [("skip", "; drafter skip;"), (None, "; no drafter;")])
+@pytest.mark.parametrize(
+    ("drafter", "said"), [("skip", "; drafter skip;"), (None, "; no drafter;")]
+)
 def test_the_headline_says_who_drafts(drafter: str | None, said: str) -> None:
     """A scheme that selects without a draft has no drafter."""
     facts = {
-        **{"model": {"name": "m"}, "text": {"name": "t"}, "trajectory": {"source": "sample"}},
-        **{"prompt_tokens": 9, "steps": 4, "block_tokens": 16, "scheme": "oasis"},
-        **{"drafter": drafter, "full_attention_nll": 1.0},
+        "model": {"name": "m"},
+        "text": {"name": "t"},
+        "trajectory": {"source": "sample"},
+        "prompt_tokens": 9,
+        "steps": 4,
+        "block_tokens": 16,
+        "scheme": "oasis",
+        "drafter": drafter,
+        "full_attention_nll": 1.0,
     }
     assert said in headline(QualityResult(facts, ()))
