@@ -200,6 +200,7 @@ def quality(
     grouped-query or multi-head attention, as in record. Needs: pip install
     'oasis-sim[record]'. Nothing is downloaded.
     """
+    from oasis_sim.quality.options import check_caps
     from oasis_sim.quality.plot import draw_plot
     from oasis_sim.quality.present import write_result
     from oasis_sim.report.plotfile import check_plot
@@ -212,6 +213,9 @@ def quality(
         note(text, job.quiet)
     with options_checked():
         wanted = _options(schemes, free_run, options)
+    check_caps(schemes, wanted)
+    if wanted.decode.trajectory == "text" and job.question is not None:
+        raise UsageError("--trajectory text and --question contradict each other")
     result = run_job(job, schemes, wanted)
     if plot is not None:
         draw_plot(result, plot)
@@ -266,8 +270,6 @@ def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> Qu
     request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
     follow = options.decode.steps + 1 if options.decode.trajectory == "text" else 0
     prompt = recording.build_prompt(model.tokenizer, text, request, follow)
-    if options.decode.trajectory == "text" and not prompt.following:
-        raise UsageError("--trajectory text and --question contradict each other")
     backend = None
     if job.device != "cpu":
         from gpu_exec.model.backend import open_backend

@@ -176,6 +176,21 @@ def test_bad_options_are_one_line(model_folder, text_file, capsys, more, code, p
     assert 1 == captured.err.count("\n")
 
 
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        (["--step-caps", "1,2"], "its cap is fixed"),
+        (["--trajectory", "text", "--question", "Why?"], "contradict each other"),
+    ],
+)
+def test_options_that_do_not_fit_are_told_before_the_model_is_read(
+    tmp_path, text_file, capsys, more, problem
+):
+    """Loading and prefill take a while: what the options say by themselves comes first."""
+    assert 2 == main(arguments(tmp_path / "no-model", text_file, *more))
+    assert problem in capsys.readouterr().err
+
+
 def test_without_a_gpu_the_device_is_refused(model_folder, text_file, capsys):
     """No GPU is exit code 5, before anything is read."""
     import torch
