@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from gpu_exec.network.measure import Effort
+from gpu_exec.network.points import points
 from gpu_exec.network.stamps import POISON, Units, Words, pool_words, units_of
 from gpu_exec.network.transport import TransportInfo
-from oasis_sim.network import NetworkProfile, Transfer
+from oasis_sim.curve import Curve
+from oasis_sim.network import NetworkProfile, Transfer, load_network
 from oasis_sim.units import MIB, PS_PER_S
 
+QUICK = Effort(rounds=2, transfers=3, seconds=0.0)
+SMALL = points(MIB)
 Fault = Callable[["FakeTransport", Units, Units], None]
 
 
@@ -63,3 +69,15 @@ class FakeTransport:
 
     def close(self) -> None:
         """Hold nothing."""
+
+
+def a_network(**changes: object) -> NetworkProfile:
+    """Return a network with a posting cost and an efficiency that falls for small descriptors."""
+    network = replace(
+        load_network("roce-100"),
+        latency_ps=9_000_000,
+        completion_ps=0,
+        posting_ps=1_500_000,
+        efficiency=Curve((4096.0, 65536.0, 1048576.0), (0.5, 0.9, 1.0)),
+    )
+    return replace(network, **changes)
