@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_exec.matrix import ValidationCase
+from gpu_exec.matrix import DENSE, ValidationCase
 from gpu_exec.replay import simulated_stage_ms
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed, TargetMissed, UsageError
@@ -185,7 +185,8 @@ def table_lines(rows: Sequence[Row], summary: Summary) -> list[str]:
     for row in rows:
         if row.metric != STEP_TIME:
             continue
-        c = {key: "-" if value is None else value for key, value in row.config.items()}
+        shown = row.config if row.config["scheme"] != DENSE else {**row.config, "block_tokens": None}
+        c = {key: "-" if value is None else value for key, value in shown.items()}
         lines.append(
             f"{c['batch']:>5} {c['context_tokens']:>7} {c['scheme']:<8} {c['fetch_ratio']:>5} "
             f"{c['block_tokens']:>3} {c['budget_tokens']:>6} {c['transport']:<11} "

@@ -135,4 +135,5 @@ def test_table_and_config() -> None:
     assert 1 + len(cases) + 1 == len(lines)
     assert "all" in lines[1]
     assert rows[-1].config["transport"] is None
+    assert ["8", "4096", "dense", "-", "-", "-", "-"] == lines[2].split()[:7]
     assert replace(cases[0]).label() != cases[1].label()
