@@ -185,8 +185,11 @@ def table_lines(rows: Sequence[Row], summary: Summary) -> list[str]:
     for row in rows:
         if row.metric != STEP_TIME:
             continue
-        shown = row.config if row.config["scheme"] != DENSE else {**row.config, "block_tokens": None}
-        c = {key: "-" if value is None else value for key, value in shown.items()}
+        no_block = {"block_tokens": None} if row.config["scheme"] == DENSE else {}
+        c = {
+            key: "-" if value is None else value
+            for key, value in {**row.config, **no_block}.items()
+        }
         lines.append(
             f"{c['batch']:>5} {c['context_tokens']:>7} {c['scheme']:<8} {c['fetch_ratio']:>5} "
             f"{c['block_tokens']:>3} {c['budget_tokens']:>6} {c['transport']:<11} "
