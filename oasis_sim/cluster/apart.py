@@ -43,8 +43,8 @@ def one_by_one(
 class Front(ClusterLoop):
     """Carry requests to their decode nodes, which take all and decode nothing."""
 
-    def run(self) -> None:
-        """Simulate until every request is at its decode node, with memory without bounds."""
+    def start(self) -> None:
+        """Give all nodes memory without bounds; the run ends when all requests are at theirs."""
         self.arrivals: list[list[tuple[int, Visit]]] = [[] for _ in self.decode]
         self.shares: list[list[tuple[int, int]]] = [[] for _ in self.decode]
         self.there: list[Visit] = []
@@ -52,7 +52,7 @@ class Front(ClusterLoop):
             node.staging.capacity_bytes = BOUNDLESS
         for decode in self.decode:
             decode.hbm.capacity_bytes = decode.host.capacity_bytes = BOUNDLESS
-        super().run()
+        super().start()
 
     def _start_decoding(self) -> None:
         """Leave decode for later."""

@@ -34,12 +34,11 @@ class Hooks(NamedTuple):
     """Say what a node calls.
 
     `fetch` for the price of coming fetches, `ended` with each request that has all its tokens,
-    `dropped` with those that `drop` has taken out, `progress` with tokens.
+    `progress` with tokens.
     """
 
     fetch: Callable[[DecodeNode], FetchCosts]
     ended: Callable[[Visit], None]
-    dropped: Callable[[Visit], None]
     progress: Callable[[int], None]
 
 
@@ -74,7 +73,7 @@ class DecodeNode:
         self._env, self._hooks = env, hooks
         self._poke: simpy.Event | None = None
         self._stall_ps = 0
-        self._leaving: set[int] = set()
+        self._leaving: dict[int, Callable[[Visit], None]] = {}
 
     def poke(self) -> None:
         """Say that something has changed that the next step must see."""
@@ -92,9 +91,12 @@ class DecodeNode:
         self._stall_ps = max(self._stall_ps, time_ps)
         self.poke()
 
-    def drop(self, visits: list[Visit]) -> None:
-        """Take requests out of the batch at the next step boundary, after any stall."""
-        self._leaving.update(visit.job.index for visit in visits)
+    def drop(self, visits: list[Visit], dropped: Callable[[Visit], None]) -> None:
+        """Take requests out of the batch at the next step boundary, after any stall.
+
+        `dropped` is called with each of them that has not ended until then.
+        """
+        self._leaving.update((visit.job.index, dropped) for visit in visits)
         self.poke()
 
     def run(self) -> Generator[simpy.Event, Any, None]:
@@ -140,6 +142,6 @@ class DecodeNode:
         arrived, self.arrived = self.arrived, []
         for visit in arrived:
             self.log.join(visit.held_bytes)
-        leaving, self._leaving = self._leaving, set()
-        for visit in self.batch.join(arrived, leaving):
-            self._hooks.dropped(visit)
+        leaving, self._leaving = self._leaving, {}
+        for visit in self.batch.join(arrived, set(leaving)):
+            leaving[visit.job.index](visit)

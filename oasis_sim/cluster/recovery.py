@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import simpy
 
 from oasis_sim.cluster.faults import FOREVER_PS, LinkFault, PrefillFault, node_number
+from oasis_sim.cluster.prefill import PrefillNode
+from oasis_sim.cluster.serving import ClusterLoop
 from oasis_sim.cluster.visit import NOWHERE, Stage, Visit
-
-if TYPE_CHECKING:
-    from oasis_sim.cluster.prefill import PrefillNode
-    from oasis_sim.cluster.serving import ClusterLoop
 
 
 class Recovery:
@@ -65,7 +63,8 @@ class Recovery:
             if any(each.holds(loop.now_ps) for each in deaths):
                 return
             node.revive()
-            waiting, loop.homeless = loop.homeless, []
+            waiting = list(loop.homeless)
+            loop.homeless.clear()
             for visit in waiting:
                 loop.send_to_prefill(visit)
 
@@ -84,7 +83,7 @@ class Recovery:
             ]
             if theirs:
                 decode.stall(timeout)
-                decode.drop(theirs)
+                decode.drop(theirs, self._come_back)
         lost = [visit for visit in mine if visit.stage < Stage.DECODING]
         # Those that wait go first: room and turns that the others leave are not for them.
         for visit in sorted(lost, key=lambda visit: visit.stage is not Stage.STAGED):
@@ -111,7 +110,7 @@ class Recovery:
             loop.leave_decode(visit)
         visit.stage, visit.prefill = Stage.QUEUED, NOWHERE
 
-    def come_back(self, visit: Visit) -> None:
+    def _come_back(self, visit: Visit) -> None:
         """Start a request again that a decode node had to drop."""
         visit.life += 1
         self._loop.free_staging(visit)

@@ -17,7 +17,6 @@ from oasis_sim.cluster.demand import Demand
 from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.prefill import PrefillNode
 from oasis_sim.cluster.record import Record
-from oasis_sim.cluster.recovery import Recovery
 from oasis_sim.cluster.router import Router
 from oasis_sim.cluster.sizes import fetch_prices
 from oasis_sim.cluster.steps import FetchCosts
@@ -44,13 +43,12 @@ class ClusterLoop:
         book: RequestBook,
         progress: Progress | None,
     ) -> None:
-        """Prepare idle nodes; nothing happens before `run`."""
+        """Prepare idle nodes; nothing happens before `start` and `run`."""
         sizes = demand.sizes
         self.env = simpy.Environment(initial_time=0)
         self.cluster, self.sizes, self.book = cluster, sizes, book
         self.demand = demand
         self.record = Record(len(book), cluster.prefill)
-        self.recovery = Recovery(self)
         self.prefill = [
             PrefillNode(self.env, number, cluster.remote_bytes, self._begun, self._computed)
             for number in range(cluster.prefill)
@@ -64,19 +62,21 @@ class ClusterLoop:
         self.visits: dict[int, Visit] = {}
         self.homeless: list[Visit] = []
         self._plan, self._walks, self._progress = plan, walks, progress
-        self.watch = Watch(self)
+        self.watch = Watch(self.env, self.prefill, self.decode, self.homeless, book)
         self._slot: simpy.Event | None = None
         self._over = self.env.event()
         self._arriving = True
 
     def _hooks(self) -> Hooks:
-        return Hooks(self._fetch, self._finish, self.recovery.come_back, self._tell)
+        return Hooks(self._fetch, self._finish, self._tell)
+
+    def start(self) -> None:
+        """Let nodes decode and requests arrive, once the clock runs."""
+        self._start_decoding()
+        self.env.process(self._arrivals())
 
     def run(self) -> None:
         """Simulate until every request is done."""
-        self._start_decoding()
-        self.env.process(self._arrivals())
-        self.recovery.start()
         try:
             self.env.run(until=self._over)
         except RuntimeError:

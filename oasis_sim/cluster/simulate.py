@@ -7,6 +7,7 @@ from oasis_sim.cluster.collect import Fixed, collect
 from oasis_sim.cluster.demand import Demand
 from oasis_sim.cluster.growth import Growth
 from oasis_sim.cluster.plan import Cluster
+from oasis_sim.cluster.recovery import Recovery
 from oasis_sim.cluster.result import ClusterResult
 from oasis_sim.cluster.serving import ClusterLoop, Progress
 from oasis_sim.cluster.sizes import NodeSizes
@@ -35,11 +36,14 @@ def simulate_cluster(
     fixed = _fixed(scenario, cluster)
     if scenario.concurrency is None and not cluster.faults.any:
         front = Front(*_parts(fixed), None)
+        front.start()
         _run(front)
         steps, end = decode_apart(front, scenario, cluster, jobs, progress)
         if front.memory_suffices(fixed.plan.kv_pool_bytes, fixed.plan.host_capacity_bytes):
             return collect(fixed, front, steps, end)
     loop = ClusterLoop(*_parts(fixed), progress)
+    loop.start()
+    Recovery(loop).start()
     _run(loop)
     end = loop.now_ps
     return collect(fixed, loop, [node.log.finish(end) for node in loop.decode], end)

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+import simpy
+
+from oasis_sim.cluster.decode import DecodeNode
+from oasis_sim.cluster.prefill import PrefillNode
+from oasis_sim.cluster.visit import Visit
 from oasis_sim.engine.holdups import Holdups
-
-if TYPE_CHECKING:
-    from oasis_sim.cluster.serving import ClusterLoop
+from oasis_sim.engine.requests import RequestBook
 
 
 class Watch:
     """Look after each change of queues: memory of a decode node first, then prefill, then load."""
 
-    def __init__(self, loop: ClusterLoop) -> None:
+    def __init__(
+        self,
+        env: simpy.Environment,
+        prefill: Sequence[PrefillNode],
+        decode: Sequence[DecodeNode],
+        homeless: Sequence[Visit],
+        book: RequestBook,
+    ) -> None:
+        """Watch nodes, the requests that no prefill node is alive for, and the book."""
         self.holdups = Holdups()
-        self._loop = loop
+        self._env, self._prefill, self._decode = env, prefill, decode
+        self._homeless, self._book = homeless, book
 
     def look(self) -> None:
         """Note what is in force from now on."""
-        loop = self._loop
-        lacking = next((node.lacking for node in loop.decode if node.lacking), None)
-        self.holdups.change(loop.now_ps, lacking or self._why_no_more())
+        lacking = next((node.lacking for node in self._decode if node.lacking), None)
+        self.holdups.change(int(self._env.now), lacking or self._why_no_more())
 
     def _why_no_more(self) -> str:
-        loop = self._loop
-        if loop.homeless or any(node.queue for node in loop.prefill):
+        if self._homeless or any(node.queue for node in self._prefill):
             return "prefill_nodes"
-        due = loop.book.next_due_ps
+        due = self._book.next_due_ps
         if due is None:
             return "requests"
-        return "concurrency" if loop.book.concurrency and due <= loop.now_ps else "arrivals"
+        waits = self._book.concurrency and due <= int(self._env.now)
+        return "concurrency" if waits else "arrivals"
