@@ -18,7 +18,7 @@ from oasis_sim.engine.bounds import RooflineParts, roofline_parts
 from oasis_sim.engine.log import BATCH_COLUMNS, StepRecorder
 from oasis_sim.engine.result import StepLog
 from oasis_sim.engine.state import OUT_END, OUT_START
-from oasis_sim.engine.totals import StepTotals, fold_steps
+from oasis_sim.engine.totals import StepTotals
 
 MOST_STEPS = 20_000
 STEPS_NOTED = 16
@@ -141,7 +141,7 @@ class NodeLog:
         steps = dataclasses.replace(steps, network_bytes=np.concatenate(self._remote) * self._block)
         dense = self._recorder.dense_context()
         self._roofline.append(roofline_parts(self._cost, steps, dense))
-        self._totals.append(fold_steps(steps))
+        self._totals.append(steps.folded())
         kept = sum(len(part) for part in self._first)
         if kept < self._most:
             self._first.append(some_steps(steps, slice(self._most - kept)))

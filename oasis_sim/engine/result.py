@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.engine.totals import StepTotals, fold_steps
+from oasis_sim.engine.totals import StepTotals
 
 if TYPE_CHECKING:
     from oasis_sim.engine.scenario import Scenario
@@ -77,6 +77,34 @@ class StepLog:
 
     def __len__(self) -> int:
         return len(self.start_ps)
+
+    def folded(self) -> StepTotals:
+        """Return the sums over all steps."""
+        lengths = self.end_ps - self.start_ps
+        decoding = (self.prefill_tokens == 0) & (self.output_tokens > 0)
+        kinds = [self.bound == kind for kind in range(len(BOUNDS))]
+        return StepTotals(
+            step_ps=lengths,
+            rows=(self.sparse_rows + self.dense_rows).astype(np.int32),
+            stage_ps=self.stage_ps.sum(axis=0),
+            bound_steps=np.array([np.count_nonzero(kind) for kind in kinds], dtype=np.int64),
+            bound_ps=np.array([lengths[kind].sum() for kind in kinds], dtype=np.int64),
+            sparse_rows=int(self.sparse_rows.sum()),
+            output_tokens=int(self.output_tokens.sum()),
+            prefill_tokens=int(self.prefill_tokens.sum()),
+            decode_ps=int(lengths[decoding].sum()),
+            decode_tokens=int(self.output_tokens[decoding].sum()),
+            h2d_bytes=int(self.h2d_bytes.sum()),
+            rank_h2d_bytes=self.rank_h2d_bytes.sum(axis=0),
+            d2h_bytes=int(self.d2h_bytes.sum()),
+            network_bytes=int(self.network_bytes.sum()),
+            needed_blocks=int(self.needed_blocks.sum()),
+            admitted_blocks=int(self.admitted_blocks.sum()),
+            deferred_blocks=int(self.deferred_blocks.sum()),
+            peak_hbm_bytes=int(self.hbm_kv_bytes.max(initial=0)),
+            peak_host_bytes=int(self.host_kv_bytes.max(initial=0)),
+            end_ps=int(self.end_ps[-1]) if len(self) else 0,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,4 +201,4 @@ class RunResult:
     @cached_property
     def totals(self) -> StepTotals:
         """Return the sums over all steps; with `folded`, `steps` may hold some of them only."""
-        return fold_steps(self.steps) if self.folded is None else self.folded
+        return self.steps.folded() if self.folded is None else self.folded

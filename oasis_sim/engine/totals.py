@@ -5,16 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from oasis_sim.engine.result import StepLog
-
 IntArray = npt.NDArray[np.int64]
-BOUND_KINDS = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,35 +63,6 @@ class StepTotals:
     def all_rows(self) -> int:
         """Return the rows of all steps."""
         return int(self.rows.sum(dtype=np.int64))
-
-
-def fold_steps(steps: StepLog) -> StepTotals:
-    """Add up the steps of a log."""
-    lengths = steps.end_ps - steps.start_ps
-    decoding = (steps.prefill_tokens == 0) & (steps.output_tokens > 0)
-    kinds = [steps.bound == kind for kind in range(BOUND_KINDS)]
-    return StepTotals(
-        step_ps=lengths,
-        rows=(steps.sparse_rows + steps.dense_rows).astype(np.int32),
-        stage_ps=steps.stage_ps.sum(axis=0),
-        bound_steps=np.array([np.count_nonzero(kind) for kind in kinds], dtype=np.int64),
-        bound_ps=np.array([lengths[kind].sum() for kind in kinds], dtype=np.int64),
-        sparse_rows=int(steps.sparse_rows.sum()),
-        output_tokens=int(steps.output_tokens.sum()),
-        prefill_tokens=int(steps.prefill_tokens.sum()),
-        decode_ps=int(lengths[decoding].sum()),
-        decode_tokens=int(steps.output_tokens[decoding].sum()),
-        h2d_bytes=int(steps.h2d_bytes.sum()),
-        rank_h2d_bytes=steps.rank_h2d_bytes.sum(axis=0),
-        d2h_bytes=int(steps.d2h_bytes.sum()),
-        network_bytes=int(steps.network_bytes.sum()),
-        needed_blocks=int(steps.needed_blocks.sum()),
-        admitted_blocks=int(steps.admitted_blocks.sum()),
-        deferred_blocks=int(steps.deferred_blocks.sum()),
-        peak_hbm_bytes=int(steps.hbm_kv_bytes.max(initial=0)),
-        peak_host_bytes=int(steps.host_kv_bytes.max(initial=0)),
-        end_ps=int(steps.end_ps[-1]) if len(steps) else 0,
-    )
 
 
 def merge_totals(parts: Sequence[StepTotals]) -> StepTotals:
