@@ -1,15 +1,12 @@
 """The transfer schedule: which block of which request goes into which slot, step by step.
 
-A schedule is a window of S steps of a simulated run. Moves are ordered by step, layer, row,
-KV head and admission; `move_offset[s * L + l]` is the first move of layer l in step s. A step has
-B columns: first its `rows` sparse ones, then its `dense_rows` dense ones, then padding.
+`schedule_arrays` says what it holds. Here it is built, checked, read and written.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.engine.npz import dump_npz, load_npz
-from oasis_sim.engine.schedule_check import LIMITS, check_meta, check_schedule
+from oasis_sim.engine.schedule_arrays import ScheduleArrays
+from oasis_sim.engine.schedule_check import check_meta, check_schedule
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import write_atomic
 
@@ -42,29 +40,8 @@ _DTYPES: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """Hold the block moves of S steps, B columns, L layers, N moves.
-
-    `meta` has the keys format, version, model, scheme, profile, engine, transport, layers,
-    kv_heads, host_blocks (host units per request, layer and head that a move may name) and stages.
-    `row_request[s, b]` is -1 in padding. `context_tokens[s, b]` counts the tokens that row b has
-    when step s starts, the one being decoded included. Times are simulated picoseconds.
-    """
-
-    meta: Mapping[str, Any]
-    step: npt.NDArray[np.int64]
-    rows: npt.NDArray[np.int32]
-    dense_rows: npt.NDArray[np.int32]
-    row_request: npt.NDArray[np.int64]
-    context_tokens: npt.NDArray[np.int32]
-    move_offset: npt.NDArray[np.int64]
-    move_row: npt.NDArray[np.uint16]
-    move_head: npt.NDArray[np.uint8]
-    move_block: npt.NDArray[np.uint32]
-    move_slot: npt.NDArray[np.uint16]
-    sim_step_ps: npt.NDArray[np.int64]
-    sim_stage_ps: npt.NDArray[np.int64]
+class Schedule(ScheduleArrays):
+    """A schedule whose ranges, order and cap hold."""
 
     @classmethod
     def from_arrays(cls, meta: Mapping[str, Any], **arrays: npt.ArrayLike) -> Schedule:
@@ -110,70 +87,6 @@ class Schedule:
         check_meta(self.meta, file)
         check_schedule(self, file)
 
-    @property
-    def steps(self) -> int:
-        """Number of steps S."""
-        return len(self.step)
-
-    @property
-    def batch(self) -> int:
-        """Number of columns B, the largest batch of the window."""
-        return int(self.row_request.shape[1])
-
-    @property
-    def moves(self) -> int:
-        """Number of moves N."""
-        return len(self.move_block)
-
-    @property
-    def layers(self) -> int:
-        """Layers of the model."""
-        return int(self.meta["layers"])
-
-    @property
-    def kv_heads(self) -> int:
-        """KV heads of a layer, all devices together."""
-        return int(self.meta["kv_heads"])
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """Names of the columns of `sim_stage_ps`."""
-        return tuple(self.meta["stages"])
-
-    @property
-    def host_blocks(self) -> int:
-        """Host units per request, layer and head that moves may name."""
-        return int(self.meta["host_blocks"])
-
-    @property
-    def transport(self) -> str:
-        """How units are moved: sm_gather, copy_engine or naive."""
-        return str(self.meta["transport"])
-
-    def scheme_int(self, key: str) -> int:
-        """Return an integer of the resolved scheme, such as pool_blocks."""
-        return int(self.meta["scheme"][key])
-
-    @property
-    def unit_bytes(self) -> int:
-        """Bytes of one unit: K and V of one block of one head of one layer."""
-        model = self.meta["model"]
-        return (
-            2
-            * int(model["head_dim"])
-            * int(model["bytes_per_kv"])
-            * self.scheme_int("block_tokens")
-        )
-
-    def step_moves(self) -> npt.NDArray[np.int64]:
-        """Return the number of moves of each step, int64[S]."""
-        return np.diff(self.move_offset[:: self.layers])
-
-    def layer_slice(self, step: int, layer: int) -> slice:
-        """Return the range of moves of one layer in one step of the window."""
-        at = step * self.layers + layer
-        return slice(int(self.move_offset[at]), int(self.move_offset[at + 1]))
-
 
 def _cast(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     array = np.asarray(values)
@@ -208,6 +121,3 @@ def _parse_meta(array: npt.NDArray[Any], path: str | Path) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
-
-
-__all__ = ["FORMAT", "LIMITS", "VERSION", "Schedule"]

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from oasis_sim.engine.schedule_arrays import ScheduleArrays
 from oasis_sim.errors import InputError
-
-if TYPE_CHECKING:
-    from oasis_sim.engine.schedule import Schedule
 
 LIMITS: dict[str, int] = {
     "layers": 4096,
@@ -84,7 +82,7 @@ def _check_stages(stages: Any, file: str | Path | None) -> None:
         raise InputError("names repeat", file=file, field="meta.stages")
 
 
-def _check_collectives(schedule: Schedule, file: str | Path | None) -> None:
+def _check_collectives(schedule: ScheduleArrays, file: str | Path | None) -> None:
     """Raise InputError unless each step's collectives, if given, are a part of the step."""
     found = schedule.meta.get("collective_ps", [0] * schedule.steps)
     whole = schedule.sim_step_ps.tolist()
@@ -99,7 +97,7 @@ def _check_collectives(schedule: Schedule, file: str | Path | None) -> None:
         )
 
 
-def check_schedule(schedule: Schedule, file: str | Path | None) -> None:
+def check_schedule(schedule: ScheduleArrays, file: str | Path | None) -> None:
     """Raise InputError unless shapes, ranges, order, cap and uniqueness hold."""
     _check_shapes(schedule, file)
     _check_steps(schedule, file)
@@ -114,7 +112,7 @@ def _check_int(value: Any, limits: tuple[int, int], field: str, file: str | Path
         raise InputError(f"must be an integer from {low} to {high}", file=file, field=field)
 
 
-def _check_shapes(schedule: Schedule, file: str | Path | None) -> None:
+def _check_shapes(schedule: ScheduleArrays, file: str | Path | None) -> None:
     steps = schedule.steps
     if schedule.row_request.ndim != 2:
         raise InputError("must have two dimensions", file=file, field="row_request")
@@ -142,7 +140,7 @@ def _check_shapes(schedule: Schedule, file: str | Path | None) -> None:
             raise InputError(f"has shape {actual}, must be {shape}", file=file, field=name)
 
 
-def _check_steps(schedule: Schedule, file: str | Path | None) -> None:
+def _check_steps(schedule: ScheduleArrays, file: str | Path | None) -> None:
     offset, rows, dense = schedule.move_offset, schedule.rows, schedule.dense_rows
     if offset[0] != 0 or (offset[1:] < offset[:-1]).any():
         raise InputError("must rise from 0", file=file, field="move_offset")
@@ -173,7 +171,7 @@ def _repeats_in_a_row(row_request: npt.NDArray[np.int64]) -> bool:
     return bool(((np.diff(ordered, axis=1) == 0) & (ordered[:, 1:] >= 0)).any())
 
 
-def _check_moves(schedule: Schedule, file: str | Path | None) -> None:
+def _check_moves(schedule: ScheduleArrays, file: str | Path | None) -> None:
     counts = np.diff(schedule.move_offset)
     group = np.repeat(np.arange(len(counts)), counts)
     row, head = schedule.move_row.astype(np.int64), schedule.move_head.astype(np.int64)
