@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from oasis_sim.scheme.scheme import Scheme
+from oasis_sim.scheme.parts import SchemeParts
 
 WORDS: dict[str, tuple[str, ...]] = {
     "predictor": ("draft", "previous", "current", "oracle"),
@@ -20,13 +17,13 @@ WORDS: dict[str, tuple[str, ...]] = {
 """The parts that are chosen from a list."""
 
 
-def contradictions(scheme: Scheme) -> list[tuple[str, str]]:
+def contradictions(scheme: SchemeParts) -> list[tuple[str, str]]:
     """List (part, problem) of all parts that are out of range or contradict each other."""
     found = [*_unknown_words(scheme), *_bad_sizes(scheme)]
     return found or [*_bad_budget(scheme), *_bad_parts(scheme)]
 
 
-def _unknown_words(scheme: Scheme) -> list[tuple[str, str]]:
+def _unknown_words(scheme: SchemeParts) -> list[tuple[str, str]]:
     return [
         (key, f"{getattr(scheme, key)!r} is not known; use one of {', '.join(known)}")
         for key, known in WORDS.items()
@@ -34,7 +31,7 @@ def _unknown_words(scheme: Scheme) -> list[tuple[str, str]]:
     ]
 
 
-def _bad_sizes(scheme: Scheme) -> list[tuple[str, str]]:
+def _bad_sizes(scheme: SchemeParts) -> list[tuple[str, str]]:
     ranges: dict[str, tuple[float, float]] = {
         "block_tokens": (1, 4096),
         "budget_tokens": (1, 2**24),
@@ -58,7 +55,7 @@ def _bad_sizes(scheme: Scheme) -> list[tuple[str, str]]:
     ]
 
 
-def _bad_budget(scheme: Scheme) -> list[tuple[str, str]]:
+def _bad_budget(scheme: SchemeParts) -> list[tuple[str, str]]:
     found = []
     if scheme.budget_tokens % scheme.block_tokens:
         found.append(("budget_tokens", f"is not a multiple of the block ({scheme.block_tokens})"))
@@ -75,13 +72,13 @@ def _bad_budget(scheme: Scheme) -> list[tuple[str, str]]:
     return found
 
 
-def _bad_parts(scheme: Scheme) -> list[tuple[str, str]]:
+def _bad_parts(scheme: SchemeParts) -> list[tuple[str, str]]:
     """List contradictions between who predicts, when, and what that needs."""
     rules = _rules_of_fetching(scheme) if scheme.offload else _rules_without_offload(scheme)
     return [(key, problem) for broken, key, problem in rules if broken]
 
 
-def _rules_without_offload(scheme: Scheme) -> list[tuple[bool, str, str]]:
+def _rules_without_offload(scheme: SchemeParts) -> list[tuple[bool, str, str]]:
     """Return (broken, part, problem): what needs KV in host memory to make sense."""
     alone = "needs offload: without it all KV is in HBM"
     return [
@@ -107,7 +104,7 @@ def _rules_without_offload(scheme: Scheme) -> list[tuple[bool, str, str]]:
     ]
 
 
-def _rules_of_fetching(scheme: Scheme) -> list[tuple[bool, str, str]]:
+def _rules_of_fetching(scheme: SchemeParts) -> list[tuple[bool, str, str]]:
     """Return (broken, part, problem): who predicts, when, and how much is fetched."""
     is_draft, is_current = scheme.predictor == "draft", scheme.predictor == "current"
     ahead = scheme.lookahead == "one_step"
