@@ -4,7 +4,8 @@ Li et al. 2025, "EAGLE-3: Scaling up Inference Acceleration of Large Language Mo
 Training-Time Test". Names of weights and configuration are those of the published heads and of the
 programs that serve them (SafeAILab/EAGLE, SpecForge, SGLang ``llama_eagle3.py``, vLLM):
 
-- ``fc`` joins the outputs of three layers of the target;
+- ``fc`` joins the outputs of three layers of the target; a norm over all three (``input_norm``, as
+  in NVIDIA's heads for gpt-oss) or one for each (``fc_norm``, EAGLE 3.1) may come before it;
 - ``midlayer`` (or ``layers.0``) attends over the pair of the next token's embedding and the joined
   states, each with a norm of its own (``input_layernorm``, ``hidden_norm``);
 - ``norm`` and ``lm_head`` give logits over a vocabulary of the draft's own; ``d2t[i] + i`` is the
@@ -31,7 +32,9 @@ class EagleShape:
     """Hold what a head's configuration says.
 
     ``taps`` are the layers of the target whose outputs are joined; ``norm_before_residual`` adds
-    the normed states, not the joined ones, to the attention's output.
+    the normed states, not the joined ones, to the attention's output; ``norm_before_fc`` norms the
+    three outputs as one vector, ``fc_norm`` each by itself. ``window`` is the sliding window in
+    tokens, None for none. ``draft_vocab`` is the vocabulary as configured, None where it is not.
     """
 
     query_heads: int
@@ -40,6 +43,10 @@ class EagleShape:
     norm_eps: float
     taps: tuple[int, ...]
     norm_before_residual: bool
+    norm_before_fc: bool = False
+    fc_norm: bool = False
+    window: int | None = None
+    draft_vocab: int | None = None
 
 
 class EagleHead:
@@ -66,7 +73,7 @@ class EagleHead:
         Row i holds the token after position i and the target's states at position i: tokens int64
         [Q], taps [Q, 3 * target hidden], positions int64 [Q].
         """
-        joined = self._linear("fc", taps)
+        joined = self._linear("fc", self._normed(taps))
         embedded = embedding(tokens, self._weights["embed_tokens.weight"])
         normed = self._norm("midlayer.hidden_norm", joined)
         pair = torch.cat([self._norm("midlayer.input_layernorm", embedded), normed], dim=-1)
@@ -77,15 +84,29 @@ class EagleHead:
         up = self._linear("midlayer.mlp.up_proj", state)
         return self._norm("norm", residual + self._linear("midlayer.mlp.down_proj", gate * up))
 
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the logits over the draft's own vocabulary, [Q, draft vocabulary]."""
+        return self._linear("lm_head", states)
+
     def likeliest(self, states: Tensor) -> list[int]:
         """Return the target's ids of the likeliest tokens after some states."""
-        drafts = self._linear("lm_head", states).argmax(dim=-1)
+        drafts = self.logits(states).argmax(dim=-1)
         offsets = self._weights.get("d2t")
         found = drafts if offsets is None else drafts + offsets[drafts]
         return [int(token) for token in found]
 
+    def _normed(self, taps: Tensor) -> Tensor:
+        """Return the target's states as ``fc`` joins them, [Q, 3 * target hidden]."""
+        if self.shape.norm_before_fc:
+            return self._norm("input_norm", taps)
+        if self.shape.fc_norm:
+            parts = taps.chunk(len(self.shape.taps), dim=-1)
+            normed = [self._norm(f"fc_norm.{i}", part) for i, part in enumerate(parts)]
+            return torch.cat(normed, dim=-1)
+        return taps
+
     def _attend(self, pair: Tensor, positions: Tensor, store: KeyValueStore) -> Tensor:
-        """Return the attention's output, [Q, hidden]; every row sees those before it."""
+        """Return the attention's output, [Q, hidden]; a row sees those before it."""
         from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
         shape, rows = self.shape, len(pair)
@@ -103,7 +124,7 @@ class EagleHead:
             query,
             store.keys(0)[None],
             store.values(0)[None],
-            attn_mask=visible(columns[-rows:], columns, None),
+            attn_mask=visible(columns[-rows:], columns, shape.window),
             enable_gqa=shape.query_heads != shape.kv_heads,
         )
         return self._linear("midlayer.self_attn.o_proj", out[0].transpose(0, 1).reshape(rows, -1))

@@ -21,14 +21,9 @@ from oasis_sim.record.eagle_config import (
 )
 from oasis_sim.record.place import folder_sha256
 
-_NEEDED = (
-    "fc.weight",
-    "norm.weight",
-    *(f"midlayer.{name}.weight" for name in ("input_layernorm", "hidden_norm")),
-    "midlayer.post_attention_layernorm.weight",
-    *(f"midlayer.self_attn.{name}_proj.weight" for name in "qkvo"),
-    *(f"midlayer.mlp.{name}_proj.weight" for name in ("gate", "up", "down")),
-)
+_RENAMED = {"layers.0.": "midlayer.", "draft_id_to_target_id": "d2t"}
+_FIX = "use an EAGLE-3 head of one decoder layer of Llama's kind"
+_APART = {"d2t", "t2d", "midlayer.self_attn.rotary_emb.inv_freq"}
 
 
 def load_eagle_head(folder: Path, model: RecordedModel) -> tuple[EagleHead, str]:
@@ -77,8 +72,17 @@ def _weights(files: list[Path], shown: str) -> dict[str, Tensor]:
         except (SafetensorError, OSError, RuntimeError, pickle.UnpicklingError, TypeError) as error:
             problem = printable(str(error).split("\n")[0], 120)
             raise InputError(f"cannot be read ({problem})", file=printable(file)) from None
-    plain = {name.removeprefix("model."): value for name, value in found.items()}
-    return {name.replace("layers.0.", "midlayer."): value for name, value in plain.items()}
+    if not all(isinstance(value, Tensor) for value in found.values()):
+        raise InputError("holds other things than weights", file=shown, fix=_FIX)
+    return {_plain_name(name): value for name, value in found.items()}
+
+
+def _plain_name(name: str) -> str:
+    """Return a weight's name as SafeAILab's heads have it."""
+    name = name.removeprefix("model.")
+    for other, plain in _RENAMED.items():
+        name = name.replace(other, plain)
+    return name
 
 
 def _target_parts(weights: dict[str, Tensor], model: RecordedModel) -> dict[str, Tensor]:
@@ -94,32 +98,97 @@ def _target_parts(weights: dict[str, Tensor], model: RecordedModel) -> dict[str,
 def _check_weights(
     weights: Mapping[str, Tensor], shape: EagleShape, model: RecordedModel, shown: str
 ) -> None:
-    """Raise InputError for missing weights and for sizes that do not fit."""
-    missing = [name for name in _NEEDED if name not in weights]
+    """Raise InputError for missing weights, those of another kind of head, and wrong sizes."""
+    sizes = _sizes(weights, shape, model)
+    missing = [name for name in sizes if name not in weights and not name.endswith(".bias")]
     if missing:
-        raise InputError(
-            f"lacks the weights {', '.join(missing[:4])}", file=shown, fix="use an EAGLE-3 head"
-        )
-    target = model.module.get_input_embeddings().weight.shape[1]
-    hidden, rows = weights["norm.weight"].shape[0], shape.query_heads * shape.head_dim
-    vocab = weights["lm_head.weight"].shape[0]
-    expected = {
-        "fc.weight": (hidden, 3 * target),
-        "embed_tokens.weight": (weights["embed_tokens.weight"].shape[0], hidden),
-        "lm_head.weight": (vocab, hidden),
-        "midlayer.self_attn.q_proj.weight": (rows, 2 * hidden),
-        "midlayer.self_attn.k_proj.weight": (shape.kv_heads * shape.head_dim, 2 * hidden),
-        "midlayer.self_attn.o_proj.weight": (hidden, rows),
-        **({"d2t": (vocab,)} if "d2t" in weights else {}),
-    }
-    for name, size in expected.items():
-        found = tuple(weights[name].shape)
+        raise InputError(f"lacks the weights {', '.join(missing[:4])}", file=shown, fix=_FIX)
+    unknown = sorted(set(weights) - set(sizes) - _APART)
+    if unknown:
+        names = printable(", ".join(unknown[:4]), 200)
+        raise InputError(f"has weights that are not read: {names}", file=shown, fix=_FIX)
+    for name, size in sizes.items():
+        found = tuple(weights[name].shape) if name in weights else size
         if found != size:
             raise InputError(
                 f"weight {name} is {found}, not {size}",
                 file=shown,
                 fix="use the head that was trained for this model",
             )
-    ids = torch.arange(vocab) + weights.get("d2t", torch.zeros(vocab, dtype=torch.int64))
-    if int(ids.min()) < 0 or int(ids.max()) >= model.vocab:
-        raise InputError("drafts tokens that the model lacks", file=shown, field="d2t")
+    _check_vocabulary(weights, shape, model, shown)
+
+
+def _sizes(
+    weights: Mapping[str, Tensor], shape: EagleShape, model: RecordedModel
+) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of the weights that belong to a head; biases may be left out."""
+    target = model.module.get_input_embeddings().weight.shape[1]
+    joined = len(shape.taps) * target
+    hidden = _length(weights, "norm.weight")
+    inner = _length(weights, "midlayer.mlp.gate_proj.weight")
+    rows, kv_rows = (heads * shape.head_dim for heads in (shape.query_heads, shape.kv_heads))
+    linears = {
+        "fc": (hidden, joined),
+        "midlayer.self_attn.q_proj": (rows, 2 * hidden),
+        "midlayer.self_attn.k_proj": (kv_rows, 2 * hidden),
+        "midlayer.self_attn.v_proj": (kv_rows, 2 * hidden),
+        "midlayer.self_attn.o_proj": (hidden, rows),
+        "midlayer.mlp.gate_proj": (inner, hidden),
+        "midlayer.mlp.up_proj": (inner, hidden),
+        "midlayer.mlp.down_proj": (hidden, inner),
+        "lm_head": (_length(weights, "lm_head.weight"), hidden),
+    }
+    names = ("input_layernorm", "hidden_norm", "post_attention_layernorm")
+    norms = {"norm": hidden, **{f"midlayer.{name}": hidden for name in names}}
+    if shape.norm_before_fc:
+        norms["input_norm"] = joined
+    if shape.fc_norm:
+        norms |= {f"fc_norm.{i}": target for i in range(len(shape.taps))}
+    return {
+        "embed_tokens.weight": (_length(weights, "embed_tokens.weight"), hidden),
+        **{f"{name}.weight": (size,) for name, size in norms.items()},
+        **{f"{name}.weight": size for name, size in linears.items()},
+        **{f"{name}.bias": size[:1] for name, size in linears.items()},
+    }
+
+
+def _length(weights: Mapping[str, Tensor], name: str) -> int:
+    """Return the first size of a weight, 0 for one that is missing or a single number."""
+    return next(iter(weights[name].shape), 0) if name in weights else 0
+
+
+def _check_vocabulary(
+    weights: Mapping[str, Tensor], shape: EagleShape, model: RecordedModel, shown: str
+) -> None:
+    """Raise InputError when the draft's tokens are not tokens of the model."""
+    vocab, known = (_length(weights, f"{name}.weight") for name in ("lm_head", "embed_tokens"))
+    offsets, field, problem = weights.get("d2t"), "d2t", None
+    if shape.draft_vocab not in (None, vocab):
+        field, problem = "draft_vocab_size", f"is {shape.draft_vocab}, lm_head has {vocab} rows"
+    elif known < model.vocab:
+        field, problem = "embed_tokens", f"holds {known} of the model's {model.vocab} tokens"
+    elif offsets is not None:
+        problem = _offsets_problem(offsets, vocab, weights.get("t2d"), model.vocab)
+    elif vocab not in (model.vocab, known):
+        problem = f"is missing, with {vocab} draft tokens for the model's {model.vocab}"
+    if problem:
+        fix = "use the head that was trained for this model"
+        raise InputError(problem, file=shown, field=field, fix=fix)
+
+
+def _offsets_problem(offsets: Tensor, drafts: int, chosen: Tensor | None, vocab: int) -> str | None:
+    """Return what is wrong with ``d2t``: offsets [draft vocabulary] to the target's ids.
+
+    ``t2d`` [target vocabulary] says which of the target's tokens the draft has; heads of the whole
+    vocabulary leave it empty.
+    """
+    if offsets.is_floating_point() or tuple(offsets.shape) != (drafts,):
+        return f"is no list of {drafts} whole numbers"
+    ids = torch.arange(drafts) + offsets
+    if int(ids.min()) < 0 or int(ids.max()) >= vocab:
+        return "drafts tokens that the model lacks"
+    if chosen is None or chosen.ndim != 1 or not bool(chosen.any()):
+        return None
+    if not torch.equal(chosen.nonzero()[:, 0], ids.sort().values):
+        return "names other tokens than t2d (it holds offsets: d2t[i] + i is the model's token)"
+    return None

@@ -209,7 +209,8 @@ def test_head_takes_missing_parts_from_the_target(tiny_model, tmp_path):
         for name, value in weights.items()
         if name not in {"embed_tokens.weight", "lm_head.weight", "d2t", "t2d"}
     }
-    head, _ = load_eagle_head(write_head(tmp_path / "wide", wide, hidden_size=64), model)
+    config = {"hidden_size": 64, "draft_vocab_size": None}
+    head, _ = load_eagle_head(write_head(tmp_path / "wide", wide, **config), model)
     states = head.states(torch.arange(3), torch.randn(3, 192), torch.arange(3), head.new_store(3))
     assert all(0 <= token < model.vocab for token in head.likeliest(states))
 
