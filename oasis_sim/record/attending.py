@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from torch import Tensor
-
-from oasis_sim.record.attention import AttentionPass, CausalPass, KeyValueStore
+from oasis_sim.record.attention import CausalPass, KeyValueStore
 from oasis_sim.record.backend import RecordedModel
 from oasis_sim.record.checkpoint import Parts
+from oasis_sim.record.decoding import DecodeBackend
 from oasis_sim.record.options import RecordOptions
 from oasis_sim.record.progress import ProgressCallback
 from oasis_sim.record.rows import DraftRows, Ids, true_orders
@@ -22,16 +21,7 @@ Orders = tuple[Ids, dict[str, Ids]]
 """Orders by the true queries, and by each drafter's, uint16 [T, L, H, N]."""
 
 
-class DecodePass(AttentionPass, Protocol):
-    """Append decoded tokens one by one to a store, and let each see all before it, and itself.
-
-    ``queries`` are the last token's by layer, [Hq, 1, d].
-    """
-
-    queries: dict[int, Tensor]
-
-
-class RecordBackend(Protocol):
+class RecordBackend(DecodeBackend, Protocol):
     """Attend decoded rows and order their blocks."""
 
     def header(self) -> dict[str, Any]:
@@ -40,14 +30,6 @@ class RecordBackend(Protocol):
 
     def check(self, model: RecordedModel, options: RecordOptions) -> None:
         """Raise InputError for a model or options that are not for it."""
-        ...
-
-    def prefilled(self, store: KeyValueStore) -> None:
-        """Let a prompt's keys and values be as they are attended from now on."""
-        ...
-
-    def decoder(self, store: KeyValueStore) -> DecodePass:
-        """Return the pass of the next decoded tokens."""
         ...
 
     def orders(

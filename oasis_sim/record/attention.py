@@ -15,7 +15,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from oasis_sim.errors import InputError
-from oasis_sim.record.backend import ATTENTION_NAME
+
+ATTENTION_NAME = "oasis_record"
+"""The name under which the library knows this attention."""
 
 
 @dataclass(frozen=True)

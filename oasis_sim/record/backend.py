@@ -23,7 +23,6 @@ from oasis_sim.record.place import ModelPlace
 from oasis_sim.record.supported import check_attention
 
 DTYPES = ("float32", "bfloat16")
-ATTENTION_NAME = "oasis_record"
 UNSTATED = "not stated"
 _INSTALL = "pip install 'oasis-sim[record]'"
 _DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?", re.ASCII)
@@ -181,7 +180,7 @@ def _load(place: ModelPlace, dtype: Any) -> tuple[Any, Any]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    from oasis_sim.record.attention import register_attention
+    from oasis_sim.record.attention import ATTENTION_NAME, register_attention
     from oasis_sim.record.gguf_weights import load_gguf_model
 
     register_attention()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,14 +12,12 @@ from oasis_sim.errors import InputError
 from oasis_sim.record.attention import CausalPass, KeyValueStore, run_pass
 from oasis_sim.record.backend import RecordedModel
 from oasis_sim.record.checkpoint import Part, Parts
+from oasis_sim.record.decoding import DecodeBackend, DecodePass
 from oasis_sim.record.options import RecordOptions
 from oasis_sim.record.prefill import prefill, restore_rows, stored_rows
 from oasis_sim.record.probe import probe
 from oasis_sim.record.progress import ProgressCallback
 from oasis_sim.record.prompt import Prompt
-
-if TYPE_CHECKING:
-    from oasis_sim.record.attending import DecodePass, RecordBackend
 
 _STRETCH_STEPS = 16
 """Steps between two checkpoints."""
@@ -56,7 +53,7 @@ def follow(
     options: RecordOptions,
     progress: ProgressCallback,
     parts: Parts | None = None,
-    backend: RecordBackend | None = None,
+    backend: DecodeBackend | None = None,
 ) -> Trajectory:
     """Run the prompt and up to ``options.steps`` tokens after it through the model.
 
@@ -110,7 +107,7 @@ class _Decoder:
         store: KeyValueStore,
         chooser: _TokenChooser,
         prompt: tuple[int, ...],
-        backend: RecordBackend | None,
+        backend: DecodeBackend | None,
     ) -> None:
         self._model = model
         self._backend = backend
