@@ -19,7 +19,7 @@ _NVCC_FLAGS = (
     "-Xcompiler",
     "-fPIC",
 )
-_HOST_FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC")
+_HOST_FLAGS = ("-O2", "-std=c++17", "-shared", "-fPIC", "-pthread")
 _TIMEOUT_S = 300
 
 

@@ -3,14 +3,17 @@
 //   nvcc -O2 -std=c++17 -arch=sm_90a -o copy_lanes benchmarks/gpu/copy_lanes.cu && ./copy_lanes
 //
 // 36 layers of n units each, all submitted at once; microseconds per unit over 60 repeats (9 for
-// single copies). Parts go to the streams ("lanes") in turn.
+// single copies). Parts go to the streams ("lanes") in turn. With the argument "threads" every lane
+// is a thread of its own that submits its share of each layer.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <random>
+#include <thread>
 #include <vector>
 
 #define CHECK(call)                                                       \
@@ -78,7 +81,37 @@ void report(const Case& c, Copies& copies, cudaStream_t* streams) {
   std::fflush(stdout);
 }
 
-int main() {
+// The same in as many threads as lanes, each with a stream and a share of every layer.
+void report_threads(const Case& c, Copies& copies, cudaStream_t* streams) {
+  std::vector<double> us;
+  auto work = [&](int lane) {
+    cudaMemcpyAttributes attributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    size_t index = 0, some = c.count / c.lanes;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      size_t at = layer * c.count + lane * some;
+      CHECK(cudaMemcpyBatchAsync(&copies.to[at], &copies.from[at], &copies.size[at], some,
+                                 &attributes, &index, 1, streams[lane]));
+    }
+  };
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    CHECK(cudaDeviceSynchronize());
+    auto start = std::chrono::steady_clock::now();
+    std::vector<std::thread> threads;
+    for (int lane = 0; lane < c.lanes; ++lane) threads.emplace_back(work, lane);
+    for (auto& thread : threads) thread.join();
+    CHECK(cudaDeviceSynchronize());
+    std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+    us.push_back(taken.count() * 1e6 / (kLayers * c.count));
+  }
+  std::sort(us.begin(), us.end());
+  std::printf("unit %zu n %zu batch threads %d: min %.3f med %.3f max %.3f\n", c.unit, c.count,
+              c.lanes, us[0], us[us.size() / 2], us.back());
+  std::fflush(stdout);
+}
+
+int main(int argc, char** argv) {
+  bool in_threads = argc > 1 && !std::strcmp(argv[1], "threads");
   char *gpu, *host;
   CHECK(cudaMalloc(&gpu, kPool));
   CHECK(cudaHostAlloc(&host, kPool, cudaHostAllocDefault));
@@ -93,6 +126,10 @@ int main() {
         copies.to.push_back(gpu + random() % (kPool / unit) * unit);
         copies.from.push_back(host + random() % (kPool / unit) * unit);
         copies.size.push_back(unit);
+      }
+      if (in_threads) {
+        for (int lanes : {1, 2, 4}) report_threads({unit, count, false, lanes, 0}, copies, streams);
+        continue;
       }
       for (bool single : {false, true})
         for (int lanes : {1, 2, 4})

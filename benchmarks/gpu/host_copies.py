@@ -1,9 +1,9 @@
-"""Copies that the host submits: time per unit alone and inside a step, by how far it runs ahead.
+"""Copies that the host drives: GB/s alone and inside a step, by packing threads and piece size.
 
     python benchmarks/gpu/host_copies.py OUT.json
 
-Qwen3-8B, batch 16, 16K, random moves. Each row has the medians of eight steps, ten times over;
-`copies_ahead` 0 submits without waiting for earlier copies.
+Qwen3-8B, batch 24, 16K, random moves. Each row has the medians of four steps, fifteen times over,
+in the order of time. Packed units of three sizes; single copies beside them.
 """
 
 from __future__ import annotations
@@ -17,40 +17,47 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.gpu.common import write_rows
 from gpu_exec.step import QWEN3_8B, DecodeStep, StageSwitches, StepConfig, synthetic_moves
 
-CONTEXT, BATCH = 16_382, 16
-STEPS, REPEATS = 8, 10
+CONTEXT, BATCH = 16_382, 24
+STEPS, REPEATS = 4, 15
 ALONE = StageSwitches(
     scan=False, selection=False, mirror=False, attention=False, linear=False, draft=False
 )
 STAGES = {"copies alone": ALONE, "whole step": StageSwitches()}
+THREADS, PIECES_KB = (2, 4, 6, 8, 10, 12, 14), (256, 512, 1024, 2048)
+USUAL_THREADS, USUAL_KB = 8, 1024
 
 
-def measure(step: DecodeStep, transport: str, ahead: int) -> list[dict[str, Any]]:
+def measure(step: DecodeStep, transport: str, threads: int, piece_kb: int) -> list[dict[str, Any]]:
     """Return the rows of one way of copying, alone and inside a step."""
     rows: list[dict[str, Any]] = []
+    step.reconfigure(transport=transport, pack_threads=threads, pack_bytes=piece_kb << 10)
     for name, stages in STAGES.items():
-        step.reconfigure(transport=transport, stages=stages, copies_ahead=ahead)
+        step.reconfigure(stages=stages)
         runs = [step.run(STEPS, warmup=1) for _ in range(REPEATS)]
         times = [run.median_ms for run in runs]
-        units = runs[0].moved_units // STEPS
+        middle = sorted(times)[REPEATS // 2]
+        check = step.verify()
         row = {
             "transport": transport,
             "stages": name,
             "unit_bytes": step.config.unit_bytes,
-            "units_per_layer": units // QWEN3_8B.layers,
-            "copies_ahead": ahead,
-            "step_ms": [round(time, 3) for time in sorted(times)],
-            "us_per_unit": round(sorted(times)[REPEATS // 2] * 1e3 / units, 3),
+            "units_per_layer": runs[0].moved_units // STEPS // QWEN3_8B.layers,
+            "pack_threads": threads,
+            "piece_kb": piece_kb,
+            "gb_per_s": round(runs[0].moved_bytes / STEPS / middle / 1e6, 2),
+            "spread_pct": round(100 * (max(times) - min(times)) / middle, 1),
+            "wrong_units": check.wrong_units,
+            "step_ms": [round(time, 3) for time in times],
         }
         rows.append(row)
-        print(row, flush=True)
+        print({key: value for key, value in row.items() if key != "step_ms"}, flush=True)
     return rows
 
 
 def main() -> None:
-    """Measure both ways at two unit sizes and three amounts."""
+    """Measure by threads and by piece at the smallest unit, then units and amounts."""
     rows: list[dict[str, Any]] = []
-    for block in (16, 32):
+    for block in (16, 32, 64):
         chosen = 2048 // block
         config = StepConfig(
             QWEN3_8B,
@@ -62,14 +69,18 @@ def main() -> None:
             host_bytes=2 << 30,
         )
         step = DecodeStep(config)
-        for per_head in (1.0, 3.0, 6.0):
+        step.load(synthetic_moves(config, 4, 4.0, CONTEXT))
+        for threads in THREADS if block == 16 else (USUAL_THREADS, 12):
+            rows += measure(step, "copy_engine", threads, USUAL_KB)
+        for piece_kb in PIECES_KB if block == 16 else ():
+            rows += measure(step, "copy_engine", USUAL_THREADS, piece_kb)
+        for per_head in (0.5, 1.0, 8.0):
             step.load(synthetic_moves(config, 4, per_head, CONTEXT))
-            for ahead in (4, 0):
-                rows += measure(step, "copy_engine", ahead)
-            if per_head < 6.0:
-                rows += measure(step, "naive", 4)
+            rows += measure(step, "copy_engine", USUAL_THREADS, USUAL_KB)
+        step.load(synthetic_moves(config, 4, 1.0, CONTEXT))
+        rows += measure(step, "naive", USUAL_THREADS, USUAL_KB)
         step.close()
-    write_rows(sys.argv[1], rows)
+        write_rows(sys.argv[1], rows)
 
 
 if __name__ == "__main__":

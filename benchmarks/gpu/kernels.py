@@ -197,6 +197,25 @@ def small(config: Any, memory: Any, arguments: Any) -> None:
         report(name, graph_ms(run) / LAYERS, rows=config.rows)
 
 
+def norm_by_place(memory: Any, rows_of_x: int) -> None:
+    """Time the norm on six pairs of buffers, twice over, to see whether their place matters."""
+    import ctypes
+
+    weight = torch.ones(4096, dtype=torch.bfloat16, device="cuda")
+    places = [(memory.x.clone(), memory.x.clone()) for _ in range(6)]
+    p, eps = library.pointer, ctypes.c_float(1e-6)
+    for turn in range(2):
+        for place, (x, out) in enumerate(places):
+
+            def run(x: Any = x, out: Any = out) -> None:
+                for _ in range(LAYERS):
+                    tensors = (p(x), p(weight), p(out))
+                    library.launch("oasis_rms_norm", *tensors, rows_of_x, 4096, eps, 0)
+
+            ms = graph_ms(run) / LAYERS
+            report("rms_norm by place", ms, rows=rows_of_x, place=place, turn=turn)
+
+
 def main() -> None:
     """Run every measurement and write the file."""
     data = torch.randint(0, 1 << 30, (1 << 30,), dtype=torch.int32, device="cuda")
@@ -212,6 +231,7 @@ def main() -> None:
     scan(*case, [(1, 2, False), (2, 2, False), (1, 2, True)])
     gather(*case)
     small(*case)
+    norm_by_place(case[1], case[0].rows)
     case = setup(64)
     attention(case[0], case[2], "attention", [(1, 3), (2, 3)])
     scan(*case, [(1, 2, False), (2, 2, False), (1, 2, True)])

@@ -34,7 +34,7 @@ BYTES_PER_TOKEN_HEAD = 2 * HEAD_DIM * 2
 LOCAL_SLOTS = 2
 """Slots per (request, layer, head) for the active block and the one that follows it."""
 
-TRANSPORTS = ("warp_gather", "tma_gather", "copy_engine", "staged", "naive")
+TRANSPORTS = ("warp_gather", "tma_gather", "copy_engine", "naive")
 GRAPH_TRANSPORTS = TRANSPORTS[:2]
 """The gathers are part of the graph; the others are copies that the host submits."""
 ARRANGEMENTS = ("always", "window", "resident")
@@ -68,11 +68,11 @@ class StageSwitches:
 class StepConfig:
     """Fix everything that a captured step depends on.
 
-    ``context_capacity`` is the largest position a row may reach (it sizes the tables);
-    the positions themselves come with the moves. ``copies_ahead`` bounds the parts (of 256 copies)
-    that the host submits before the first of them is done; 0 does not. ``moves_from`` says whose
-    copy list the transfer executes: the schedule's (selection then runs beside it on its own
-    state) or the one that selection publishes on the GPU.
+    ``context_capacity`` is the largest position a row may reach (it sizes the tables); positions
+    come with the moves. ``copies_ahead`` bounds the parts (of 256 single copies) that the host has
+    under way (0: any number); ``pack_threads`` host threads pack units into pieces of
+    ``pack_bytes``. ``moves_from`` says whose copy list the transfer executes: the schedule's
+    (selection then runs beside it on its own state) or the one that selection publishes.
     """
 
     shape: StepShape
@@ -92,6 +92,8 @@ class StepConfig:
     gather_ring: int = 12
     gather_exclusive: bool = True
     copies_ahead: int = 4
+    pack_threads: int = 8
+    pack_bytes: int = 1 << 20
     arrangement: str = "always"
     gemm: str = "library"
     early_launch: bool = True
@@ -117,6 +119,8 @@ class StepConfig:
             raise UsageError("the selection kernel holds at most 1024 pool blocks per head")
         if not 3 <= self.gather_ring <= 24 or self.gather_threads not in (128, 256, 512):
             raise UsageError("a gather needs 3 to 24 ring stages and 128, 256 or 512 threads")
+        if self.pack_threads < 1 or self.pack_bytes < self.unit_bytes:
+            raise UsageError("packing needs a thread and pieces of at least one unit")
         self._check_names()
 
     def _check_names(self) -> None:

@@ -33,6 +33,22 @@ def call(name: str, *arguments: Any) -> None:
         raise RunFailed(f"{name}: {text} (CUDA error {code})")
 
 
+def open_packer(
+    threads: int, ring: ctypes.c_void_p, piece_bytes: int, slots: int
+) -> ctypes.c_void_p:
+    """Start the host threads that pack units into a ring of pinned pieces."""
+    start = _library().oasis_packer_open
+    start.restype = ctypes.c_void_p
+    return ctypes.c_void_p(start(threads, ring, wide(piece_bytes), slots))
+
+
+def close_packer(packer: ctypes.c_void_p) -> None:
+    """End these threads."""
+    end = _library().oasis_packer_close
+    end.restype = None
+    end(packer)
+
+
 def launch(name: str, *arguments: Any) -> None:
     """Call one entry point whose last argument is the stream."""
     import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any
 
 from gpu_exec.kernels import library
@@ -11,6 +12,7 @@ from oasis_sim.errors import GpuUnavailable
 
 _STAMP_CHUNK_BYTES = 256 << 20
 _MIRROR_RING_BYTES = 256 << 20
+_RING_PIECES = 8
 _FINITE_E4M3 = 0xBF  # clears the highest bit of the exponent: magnitudes below 2
 MAX_SPLITS = 64
 
@@ -77,9 +79,22 @@ class HostCounter:
         """Set it to zero; nothing on the device may be about to raise it."""
         self._tensor[0] = 0
 
-    def wait_for(self, value: int) -> None:
-        """Return once the counter has reached `value`; raises RunFailed when it never does."""
-        library.call("oasis_await_counter", self.address, value)
+
+class HostPacker:
+    """Own the host threads that pack units, and the pinned ring of pieces that they fill."""
+
+    def __init__(self, threads: int, piece_bytes: int) -> None:
+        torch = require_gpu()
+        self.key = (threads, piece_bytes)
+        ring = torch.empty(_RING_PIECES * piece_bytes, dtype=torch.uint8, pin_memory=True)
+        address = library.pointer(ring)
+        self.handle = library.open_packer(threads, address, piece_bytes, _RING_PIECES)
+        self.close = weakref.finalize(self, _close_packer, self.handle, ring)
+
+
+def _close_packer(handle: ctypes.c_void_p, _ring: Any) -> None:
+    """Let the threads go before their ring."""
+    library.close_packer(handle)
 
 
 class StepMemory:
@@ -98,6 +113,7 @@ class StepMemory:
         self.position = new(config.batch, dtype=i32)
         self.step, self.phase, self.stop, self.ready = (new(1, dtype=i32) for _ in range(4))
         self.released = HostCounter()
+        self._packer: HostPacker | None = None
         self.cursor = new(layers, dtype=i32)
         self.moved, self.mirrored, self.checked, self.wrong = (new(1, dtype=i64) for _ in range(4))
         self.tickets = new(pairs, dtype=i32)
@@ -111,6 +127,14 @@ class StepMemory:
         else:
             self._sparse_state(blocks)
         self._activations()
+
+    def packer(self, threads: int, piece_bytes: int) -> HostPacker:
+        """Return the packer of so many threads; one is kept."""
+        if self._packer is None or self._packer.key != (threads, piece_bytes):
+            if self._packer is not None:
+                self._packer.close()
+            self._packer = HostPacker(threads, piece_bytes)
+        return self._packer
 
     @property
     def key_tiles(self) -> int:

@@ -13,7 +13,8 @@ from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StepConfig, StepMoves
 from gpu_exec.kernels.marks import EventMarks, Marks
 
-_PACK_THREADS = 8
+_SCATTER_CTAS = 16
+"""Per layer."""
 
 
 class DeviceMoves:
@@ -43,7 +44,7 @@ class DeviceMoves:
         self.target = device(target)
         self.positions = device(moves.context_tokens.astype(np.int32))
         self.phase = 0
-        self._staging: dict[int, tuple[Any, Any, Any]] = {}
+        self._landing: Any = None
 
     def units(self, step: int) -> int:
         """Return the moves of one step of the list."""
@@ -52,29 +53,39 @@ class DeviceMoves:
 
     def copy_from_host(self, arguments: StepArguments, layer: int) -> None:
         """Enqueue the copies of one layer of step ``phase`` on the current stream."""
-        if arguments.config.transport == "staged":
-            self._copy_staged(arguments, layer)
-        else:
-            library.launch("oasis_copy_units", self._copies(arguments, (layer, layer + 1)))
+        layers = (layer, layer + 1)
+        self._copy(self._copies(arguments, layers), arguments)
+        self._scatter(arguments, layers, Marks())
 
     def submit(self, arguments: StepArguments, marks: EventMarks | None) -> None:
         """Submit the copies of step ``phase``, each layer as soon as the step has released it.
 
         They go to the current stream, timed by ``marks``, and wait for nothing on the device.
         """
-        if arguments.config.transport == "staged":
-            for layer in range(self.layers):
-                arguments.memory.released.wait_for(layer + 1)
-                with (marks or Marks()).span("transfer", layer):
-                    self._copy_staged(arguments, layer)
-            return
         args = self._copies(arguments, (0, self.layers))
         args.released = arguments.memory.released.address
         if marks is not None:
             events = [e for _ in range(self.layers) for e in marks.reserve("transfer")]
             handles = (ctypes.c_void_p * len(events))(*events)
             args.events = ctypes.addressof(handles)
-        library.launch("oasis_copy_units", args)
+        self._copy(args, arguments)
+        self._scatter(arguments, (0, self.layers), marks or Marks())
+
+    def _copy(self, args: CopyArgs, arguments: StepArguments) -> None:
+        if arguments.config.transport == "naive":
+            library.launch("oasis_copy_units", args)
+            return
+        config = arguments.config
+        packer = arguments.memory.packer(config.pack_threads, config.pack_bytes)
+        library.launch("oasis_copy_packed", packer.handle, args)
+
+    def _scatter(self, arguments: StepArguments, layers: tuple[int, int], marks: Marks) -> None:
+        """Put packed units, all of which have been submitted, into their slots."""
+        if arguments.config.transport == "naive":
+            return
+        with marks.span("transfer", layers[1]):
+            args = arguments.gather(self, layers)
+            library.launch("oasis_scatter", args, library.pointer(self._landing), _SCATTER_CTAS)
 
     def _copies(self, arguments: StepArguments, layers: tuple[int, int]) -> CopyArgs:
         memory, config = arguments.memory, arguments.config
@@ -87,46 +98,20 @@ class DeviceMoves:
             source=self._source.ctypes.data,
             released=None,
             events=None,
+            landing=None if config.transport == "naive" else self._land(config).data_ptr(),
             layer_bytes=memory.pool.stride(0) * 2,
             unit_bytes=config.unit_bytes,
             layer_begin=layers[0],
             layer_end=layers[1],
-            batched=int(config.transport == "copy_engine"),
             in_flight=config.copies_ahead,
         )
 
-    def _copy_staged(self, arguments: StepArguments, layer: int) -> None:
-        """Pack on the host, copy in one piece, scatter on the device."""
+    def _land(self, config: StepConfig) -> Any:
+        """Return the device buffer in which the packed units of a step arrive."""
         import torch
 
-        memory, config = arguments.memory, arguments.config
-        row = self.phase * self.layers + layer
-        first, last = int(self._offset[row]), int(self._offset[row + 1])
-        count = last - first
-        if count == 0:
-            return
-        size = config.unit_bytes // 2
-        room = int(np.diff(self._offset).max()) * size
-        if layer not in self._staging:
-            host = torch.empty(room, dtype=torch.bfloat16, pin_memory=True)
-            device = torch.empty(room, dtype=torch.bfloat16, device="cuda")
-            self._staging[layer] = (host, device, torch.cuda.Event())
-        host, device, done = self._staging[layer]
-        done.synchronize()
-        library.call(
-            "oasis_pack_units",
-            library.pointer(host),
-            library.pointer(memory.host.tensor),
-            _array(self._source[first:last]),
-            library.wide(count),
-            library.wide(config.unit_bytes),
-            _PACK_THREADS,
-        )
-        device[: count * size].copy_(host[: count * size], non_blocking=True)
-        done.record()
-        args = arguments.gather(self, (layer, layer + 1))
-        library.launch("oasis_scatter", args, library.pointer(device), 32)
-
-
-def _array(values: Any) -> ctypes.c_void_p:
-    return ctypes.c_void_p(values.ctypes.data)
+        if self._landing is None:
+            most = max(self.units(step) for step in range(self.steps))
+            size = max(1, most) * config.unit_bytes
+            self._landing = torch.empty(size, dtype=torch.uint8, device="cuda")
+        return self._landing

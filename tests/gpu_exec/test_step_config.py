@@ -38,6 +38,8 @@ GIB = 1 << 30
         {"transport": "naive", "arrangement": "window"},
         {"transport": "copy_engine", "moves_from": "selection"},
         {"gather_ring": 2},
+        {"pack_threads": 0},
+        {"pack_bytes": 4096},
     ],
 )
 def test_what_the_kernels_cannot_run_is_refused(changes: dict[str, Any]) -> None:
@@ -98,11 +100,7 @@ def test_footprint_of_the_reference() -> None:
 def test_the_host_drives_copies_only() -> None:
     """Gathers are part of the graph; copies are the host's, unless nothing moves."""
     driven = {name: replace(CONFIG, transport=name).host_driven for name in TRANSPORTS}
-    assert [name for name, by_host in driven.items() if by_host] == [
-        "copy_engine",
-        "staged",
-        "naive",
-    ]
+    assert [name for name, by_host in driven.items() if by_host] == ["copy_engine", "naive"]
     still = replace(CONFIG, transport="naive", stages=StageSwitches(transfer=False))
     assert not still.host_driven
     assert not replace(CONFIG, transport="naive", dense=True).host_driven

@@ -1,8 +1,4 @@
 // C entry points: each checks its launch and returns a cudaError_t as int.
-#include <cstring>
-#include <thread>
-#include <vector>
-
 #include "attention.cuh"
 #include "host_copy.h"
 #include "pointwise.cuh"
@@ -136,8 +132,8 @@ int oasis_gather(const GatherArgs* a, int ctas, int threads, int bulk, int share
   return launched();
 }
 
-int oasis_scatter(const GatherArgs* a, const char* staged, int ctas, cudaStream_t stream) {
-  scatter_units<<<ctas, 256, 0, stream>>>(*a, staged);
+int oasis_scatter(const GatherArgs* a, const char* landing, int ctas, cudaStream_t stream) {
+  scatter_units<<<dim3(ctas, a->layer_end - a->layer_begin), 256, 0, stream>>>(*a, landing);
   return launched();
 }
 
@@ -206,49 +202,35 @@ int oasis_append(const AppendArgs* a, int early, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
-// Wait until a counter in host memory, which the device raises, has reached `value`.
-int oasis_await_counter(const int* counter, int value) {
-  auto end = std::chrono::steady_clock::now() + kCounterTimeout;
-  for (long long turn = 1; *static_cast<const volatile int*>(counter) < value; ++turn)
-    if (turn % 4096 == 0 && std::chrono::steady_clock::now() > end) return cudaErrorLaunchTimeout;
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return 0;
-}
-
-// Copy-engine transports: the host names every unit of the layers [layer_begin, layer_end), each
-// layer as soon as the device has released it.
+// Single copies: the host names every unit of the layers [layer_begin, layer_end), each layer as
+// soon as the device has released it.
 int oasis_copy_units(const CopyArgs* a, cudaStream_t stream) {
-  CopyWindow window(stream, a->in_flight);
+  EventRing parts(a->in_flight);
+  int part = 0;
   for (int layer = a->layer_begin; layer < a->layer_end; ++layer) {
-    if (a->released)
-      if (int e = oasis_await_counter(a->released, layer + 1)) return e;
-    if (a->events)
-      if (cudaError_t e = cudaEventRecord(a->events[2 * layer], stream)) return e;
-    for (long long i = a->offset[layer]; i < a->offset[layer + 1]; i += kCopyPart) {
-      long long end = i + kCopyPart < a->offset[layer + 1] ? i + kCopyPart : a->offset[layer + 1];
-      if (int e = window.enter()) return e;
-      if (int e = copy_part(*a, layer, i, end, stream)) return e;
-      if (int e = window.leave()) return e;
-    }
-    if (a->events)
-      if (cudaError_t e = cudaEventRecord(a->events[2 * layer + 1], stream)) return e;
+    auto end = std::chrono::steady_clock::now() + kCounterTimeout;
+    for (long long turn = 1; !is_released(*a, layer); ++turn)
+      if (turn % 4096 == 0 && std::chrono::steady_clock::now() > end) return kTimedOut;
+    if (int e = mark(*a, layer, false, stream)) return e;
+    if (int e = copy_singly(*a, layer, parts, part, stream)) return e;
+    if (int e = mark(*a, layer, true, stream)) return e;
   }
   return 0;
 }
 
-// Pack scattered units of the pinned pool into a contiguous staging buffer with host threads.
-int oasis_pack_units(char* staging, const char* host, const long long* source, long long count,
-                     long long unit_bytes, int threads) {
-  auto work = [=](int t) {
-    long long first = count * t / threads, last = count * (t + 1) / threads;
-    for (long long i = first; i < last; ++i)
-      std::memcpy(staging + i * unit_bytes, host + source[i] * unit_bytes, unit_bytes);
-  };
-  std::vector<std::thread> pool;
-  for (int t = 1; t < threads; ++t) pool.emplace_back(work, t);
-  work(0);
-  for (auto& thread : pool) thread.join();
-  return 0;
+// A packer of host threads over a ring of pinned pieces; never null.
+void* oasis_packer_open(int threads, char* ring, long long piece_bytes, int slots) {
+  return new PackedTransport(threads, ring, piece_bytes, slots);
+}
+
+void oasis_packer_close(void* packer) { delete static_cast<PackedTransport*>(packer); }
+
+// Packed copies of these layers into `landing`; oasis_scatter puts the units into their slots.
+int oasis_copy_packed(void* packer, const CopyArgs* a, cudaStream_t stream) {
+  auto* transport = static_cast<PackedTransport*>(packer);
+  PackedCopies copies(*a, transport->events, stream);
+  PackList list{a->host, a->offset, a->source, a->unit_bytes, a->layer_begin, a->layer_end};
+  return transport->packer.run(list, copies);
 }
 
 // Load every kernel now, so that none is loaded while a graph is captured.

@@ -1,14 +1,11 @@
-// Copies submitted by the host: one driver call per unit, or batches of units.
+// Copies submitted by the host: one driver call per unit, or pieces that host threads packed.
 #pragma once
 #include <cuda_runtime.h>
 
-#include <atomic>
-#include <chrono>
-#include <vector>
+#include "host_pack.h"
 
 namespace oasis {
 
-constexpr auto kCounterTimeout = std::chrono::seconds(20);
 constexpr long long kCopyPart = 256;
 
 struct CopyArgs {
@@ -19,69 +16,105 @@ struct CopyArgs {
   const long long* source;  // host unit of each move
   const int* released;      // layers released so far, in host memory (null: all)
   cudaEvent_t* events;      // [layers][2] to record around each layer (null: none)
+  char* landing;            // device: where packed units arrive, in the order of the step's list
   long long layer_bytes, unit_bytes;
-  int layer_begin, layer_end, batched;
-  int in_flight;            // parts that the stream may hold at a time; 0: any number
+  int layer_begin, layer_end;
+  int in_flight;            // parts of single copies that the stream holds at a time; 0: any number
+};
+
+// Say whether the device has released a layer.
+inline bool is_released(const CopyArgs& a, int layer) {
+  if (a.released && *static_cast<const volatile int*>(a.released) <= layer) return false;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return true;
+}
+
+inline int mark(const CopyArgs& a, int layer, bool ended, cudaStream_t stream) {
+  if (!a.events) return 0;
+  return static_cast<int>(cudaEventRecord(a.events[2 * layer + ended], stream));
+}
+
+// Events that are recorded in turn and only waited for or asked.
+class EventRing {
+ public:
+  explicit EventRing(int size) : events_(size) {}
+  ~EventRing() {
+    for (cudaEvent_t event : events_)
+      if (event) cudaEventDestroy(event);
+  }
+  EventRing(const EventRing&) = delete;
+  EventRing& operator=(const EventRing&) = delete;
+
+  int record(int at, cudaStream_t stream) {
+    cudaEvent_t& event = events_[at];
+    if (!event)
+      if (cudaError_t e = cudaEventCreateWithFlags(&event, cudaEventDisableTiming)) return e;
+    return static_cast<int>(cudaEventRecord(event, stream));
+  }
+  int wait(int at) {
+    return events_[at] ? static_cast<int>(cudaEventSynchronize(events_[at])) : 0;
+  }
+  int ask(int at, bool* done) {
+    cudaError_t error = events_[at] ? cudaEventQuery(events_[at]) : cudaSuccess;
+    *done = error == cudaSuccess;
+    return error == cudaErrorNotReady ? 0 : static_cast<int>(error);
+  }
+
+ private:
+  std::vector<cudaEvent_t> events_;
 };
 
 // Bound the parts that a stream holds: copies submitted to a queue that is nearly full cost up to
 // eight times as much.
-class CopyWindow {
- public:
-  CopyWindow(cudaStream_t stream, int parts) : stream_(stream), events_(parts) {}
-  ~CopyWindow() {
-    for (cudaEvent_t event : events_)
-      if (event) cudaEventDestroy(event);
+inline int copy_singly(const CopyArgs& a, int layer, EventRing& parts, int& part,
+                       cudaStream_t stream) {
+  char* pool = a.pool + layer * a.layer_bytes;
+  for (long long i = a.offset[layer]; i < a.offset[layer + 1];) {
+    long long end = i + kCopyPart < a.offset[layer + 1] ? i + kCopyPart : a.offset[layer + 1];
+    if (a.in_flight)
+      if (int e = parts.wait(part)) return e;
+    for (; i < end; ++i)
+      if (cudaError_t e =
+              cudaMemcpyAsync(pool + a.target[i] * a.unit_bytes, a.host + a.source[i] * a.unit_bytes,
+                              a.unit_bytes, cudaMemcpyHostToDevice, stream))
+        return static_cast<int>(e);
+    if (a.in_flight) {
+      if (int e = parts.record(part, stream)) return e;
+      part = (part + 1) % a.in_flight;
+    }
   }
-  CopyWindow(const CopyWindow&) = delete;
-  CopyWindow& operator=(const CopyWindow&) = delete;
+  return 0;
+}
 
-  // Wait until there is room for another part.
-  int enter() {
-    if (events_.empty()) return 0;
-    cudaEvent_t& event = events_[next_];
-    if (event) return static_cast<int>(cudaEventSynchronize(event));
-    return static_cast<int>(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  }
-  // Note that the part has been submitted.
-  int leave() {
-    if (events_.empty()) return 0;
-    cudaError_t error = cudaEventRecord(events_[next_], stream_);
-    next_ = (next_ + 1) % events_.size();
-    return static_cast<int>(error);
+// What a packer needs of the device: releases of layers, slots of the ring, copies of pieces.
+class PackedCopies {
+ public:
+  PackedCopies(const CopyArgs& a, EventRing& slots, cudaStream_t stream)
+      : a_(a), slots_(slots), stream_(stream) {}
+
+  bool released(int layer) const { return is_released(a_, layer); }
+  int layer(int layer, bool ended) const { return mark(a_, layer, ended, stream_); }
+  int free(int slot, bool* is_free) { return slots_.ask(slot, is_free); }
+  int send(const Parcel& piece, const char* packed, int slot) {
+    char* to = a_.landing + (piece.first - a_.offset[0]) * a_.unit_bytes;
+    if (cudaError_t e = cudaMemcpyAsync(to, packed, piece.count * a_.unit_bytes,
+                                        cudaMemcpyHostToDevice, stream_))
+      return static_cast<int>(e);
+    return slots_.record(slot, stream_);
   }
 
  private:
+  const CopyArgs& a_;
+  EventRing& slots_;
   cudaStream_t stream_;
-  std::vector<cudaEvent_t> events_;
-  size_t next_ = 0;
 };
 
-// Submit the moves [begin, end) of one layer.
-inline int copy_part(const CopyArgs& a, int layer, long long begin, long long end,
-                     cudaStream_t stream) {
-  char* pool = a.pool + layer * a.layer_bytes;
-  if (!a.batched) {
-    for (long long i = begin; i < end; ++i) {
-      cudaError_t error =
-          cudaMemcpyAsync(pool + a.target[i] * a.unit_bytes, a.host + a.source[i] * a.unit_bytes,
-                          a.unit_bytes, cudaMemcpyHostToDevice, stream);
-      if (error != cudaSuccess) return static_cast<int>(error);
-    }
-    return 0;
-  }
-  std::vector<void*> to;
-  std::vector<const void*> from;
-  for (long long i = begin; i < end; ++i) {
-    to.push_back(pool + a.target[i] * a.unit_bytes);
-    from.push_back(a.host + a.source[i] * a.unit_bytes);
-  }
-  std::vector<size_t> sizes(to.size(), static_cast<size_t>(a.unit_bytes));
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  size_t index = 0;
-  return static_cast<int>(cudaMemcpyBatchAsync(to.data(), from.data(), sizes.data(), to.size(),
-                                               &attributes, &index, 1, stream));
-}
+// A packer and the events of its ring.
+struct PackedTransport {
+  PackedTransport(int threads, char* ring, long long piece_bytes, int slots)
+      : events(slots), packer(threads, ring, piece_bytes, slots) {}
+  EventRing events;
+  Packer packer;
+};
 
 }  // namespace oasis

@@ -145,7 +145,7 @@ __global__ void begin_step(const BeginArgs a) {
 }
 
 __global__ void set_flag(int* flag, int value) {
-  __threadfence();
+  __threadfence_system();
   *reinterpret_cast<volatile int*>(flag) = value;
 }
 
