@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/host_copies.py OUT.json
 
-Qwen3-8B, batch 24, 16K, random moves. Each row has the medians of four steps, fifteen times over,
+Qwen3-8B, batch 24, 16K, random moves. Each row has the medians of four steps, twelve times over,
 in the order of time. Packed units of three sizes; single copies beside them.
 """
 
@@ -18,7 +18,7 @@ from benchmarks.gpu.common import write_rows
 from gpu_exec.step import QWEN3_8B, DecodeStep, StageSwitches, StepConfig, synthetic_moves
 
 CONTEXT, BATCH = 16_382, 24
-STEPS, REPEATS = 4, 15
+STEPS, REPEATS = 4, 12
 ALONE = StageSwitches(
     scan=False, selection=False, mirror=False, attention=False, linear=False, draft=False
 )
