@@ -33,11 +33,12 @@ from gpu_exec.kernels.config import (
     StepTimes,
     synthetic_moves,
 )
-from gpu_exec.kernels.linear import DraftWeights, LayerWeights, choose_gemm
+from gpu_exec.kernels.linear import DraftWeights, LayerWeights, choose_gemm, warm_up
 from gpu_exec.kernels.marks import EventMarks, Marks
 from gpu_exec.kernels.memory import DraftMemory, StepMemory, require_gpu
 from gpu_exec.kernels.movelist import DeviceMoves
 from gpu_exec.kernels.program import Parts, StepProgram
+from gpu_exec.kernels.rank_sum import RankSum
 from gpu_exec.kernels.shape import QWEN3_8B
 from oasis_sim.errors import RunFailed, UsageError
 
@@ -68,11 +69,18 @@ class Verification:
 class DecodeStep:
     """Own the memory, the weights and the captured graphs of one configuration.
 
-    ``delays_ns`` holds stages back on the device (fault injection in tests).
+    ``delays_ns`` holds stages back on the device (fault injection in tests). ``sums`` joins the
+    device to those that share its step: all of them are warmed up, captured and run alike.
     """
 
-    def __init__(self, config: StepConfig, delays_ns: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        config: StepConfig,
+        delays_ns: Mapping[str, int] | None = None,
+        sums: RankSum | None = None,
+    ) -> None:
         self._torch = require_gpu()
+        self._sums, self._checking = sums, False
         self.config = config
         self.memory = StepMemory(config)
         self._weights = LayerWeights(config) if config.stages.linear else None
@@ -80,7 +88,7 @@ class DecodeStep:
         self._draft = (DraftMemory(config), DraftWeights(config)) if with_draft else None
         self._delays = dict(delays_ns or {})
         self._parts: Parts | None = None
-        self._graphs: dict[tuple[int, bool], tuple[Any, Marks]] = {}
+        self._graphs: dict[tuple[int, bool, bool], tuple[Any, Marks]] = {}
         self._executed = 0
         self._copies = self._torch.cuda.Stream(priority=-3)
         self._copy_marks = EventMarks(external=False)
@@ -106,6 +114,27 @@ class DecodeStep:
         self._parts = self._make_parts(DeviceMoves(self.config, moves))
         self.memory.step.fill_(-1)
         self._executed = 0
+
+    def try_sums(self) -> int:
+        """Do two all-reduces outside a graph, with all devices at once; return wrong elements."""
+        if self._sums is None:
+            return 0
+        for site in range(2):
+            self._sums.checked(self.memory.x, site)
+        checked, wrong = self._sums.counts()
+        return wrong + abs(checked - 2 * int(self.memory.x.numel()))
+
+    def check_sums(self, on: bool) -> None:
+        """Let the all-reduces of steps from now on sum known patterns, for `sums`; or not."""
+        self._checking = on and self._sums is not None
+
+    def sums(self) -> tuple[int, int]:
+        """Return how many elements of sums were checked since the last call, and wrong."""
+        return (0, 0) if self._sums is None else self._sums.counts()
+
+    def capture(self, stages: bool = False) -> None:
+        """Capture a form of the step before it runs: devices that share it do, one by one."""
+        self._graph(0, stages)
 
     def run(self, steps: int, warmup: int = 3, stages: bool = False) -> StepTimes:
         """Execute steps and time each; with ``stages`` also time the stages inside."""
@@ -140,9 +169,9 @@ class DecodeStep:
             marks = EventMarks(external=False) if stages else Marks()
             self._copies.wait_stream(self._torch.cuda.current_stream())
             with self._torch.cuda.stream(self._copies):  # batches cannot go to the default stream
-                StepProgram(parts, parity, marks).enqueue()
+                StepProgram(parts, parity, marks, self._checking).enqueue()
             self._torch.cuda.current_stream().wait_stream(self._copies)
-            self._graphs[(parity, stages)] = (None, marks)
+            self._graphs[(parity, stages, self._checking)] = (None, marks)
         else:
             graph = self._graph(parity, stages)[0]
             self.memory.released.reset()
@@ -174,11 +203,16 @@ class DecodeStep:
             aliased=self.config.host_aliased,
         )
 
+    def hidden_state(self) -> bytes:
+        """Return what the last step left of the residual stream; alike on all devices."""
+        raw: bytes = self.memory.x.view(self._torch.int16).cpu().numpy().tobytes()
+        return raw
+
     def close(self) -> None:
         """Release graphs, device memory and pinned memory."""
         self._torch.cuda.synchronize()
         self._graphs.clear()
-        self._parts = self._weights = self._draft = None
+        self._parts = self._weights = self._draft = self._sums = None
         del self.memory
         self._torch.cuda.empty_cache()
 
@@ -191,6 +225,7 @@ class DecodeStep:
             arguments=StepArguments(self.config, self.memory),
             moves=moves,
             gemm=choose_gemm(self.config.gemm),
+            sums=self._sums,
             delays_ns=self._delays,
         )
 
@@ -224,38 +259,22 @@ class DecodeStep:
 
     def _last_marks(self) -> EventMarks:
         parity = (self._executed - 1) % 2 if self.config.moves_from == "selection" else 0
-        marks = self._graphs[(parity, True)][1]
+        marks = self._graphs[(parity, True, self._checking)][1]
         if not isinstance(marks, EventMarks):
             raise RunFailed("the step was not instrumented")
         return marks
 
     def _graph(self, parity: int, stages: bool) -> tuple[Any, Marks]:
-        key = (parity, stages)
+        key = (parity, stages, self._checking)
         if key not in self._graphs:
             torch, parts = self._torch, self._need_parts()
-            self._warm_up(parts)
+            warm_up(parts.gemm, self.memory, parts.weights, parts.draft)
+            torch.cuda.synchronize()
             marks = EventMarks(external=True) if stages else Marks()
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=torch.cuda.Stream(priority=-1)):
-                StepProgram(parts, parity, marks).enqueue()
+            stream = torch.cuda.Stream(priority=-1)
+            # NCCL's own threads may call CUDA meanwhile, hence not "global".
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                StepProgram(parts, parity, marks, self._checking).enqueue()
             self._graphs[key] = (graph, marks)
         return self._graphs[key]
-
-    def _warm_up(self, parts: Parts) -> None:
-        """Call every linear layer once, so that library handles and kernels exist."""
-        m, w, gemm = self.memory, parts.weights, parts.gemm
-        if w is not None:
-            gemm(m.normed, w.qkv[0], m.qkv, None)
-            gemm(m.attended, w.o[0], m.x, m.x)
-            gemm(m.normed, w.gate_up[0], m.gate_up, None)
-            gemm(m.gated, w.down[0], m.x, m.x)
-            gemm(m.normed[: self.config.batch], w.lm_head, m.logits, None)
-        if parts.draft is not None:
-            d, dw = parts.draft
-            gemm(d.features, dw.fc, d.fused, None)
-            gemm(d.joined, dw.qkv, d.qkv, None)
-            gemm(d.attended, dw.o, d.fused, d.fused)
-            gemm(d.fused, dw.gate_up, d.gate_up, None)
-            gemm(d.gated, dw.down, d.fused, None)
-            gemm(d.fused, dw.lm_head, d.logits, None)
-        self._torch.cuda.synchronize()

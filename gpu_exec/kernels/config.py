@@ -61,6 +61,7 @@ class StageSwitches:
     attention: bool = True
     linear: bool = True
     draft: bool = True
+    all_reduce: bool = True  # between devices that share a step
     serial: bool = False
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpu_exec.kernels.config import StepConfig
+from gpu_exec.kernels.memory import DraftMemory, StepMemory
 
 Gemm = Callable[[Any, Any, Any, Any], None]
 
@@ -74,3 +75,28 @@ class DraftWeights:
         self.gate_up = new(2 * s.intermediate, s.hidden)
         self.down = new(s.hidden, s.intermediate)
         self.lm_head = new(s.draft_vocab, s.hidden)
+
+
+def warm_up(
+    gemm: Gemm,
+    m: StepMemory,
+    w: LayerWeights | None,
+    draft: tuple[DraftMemory, DraftWeights] | None,
+) -> None:
+    """Call every linear layer once, so that library handles and kernels exist."""
+    if w is not None:
+        gemm(m.normed, w.qkv[0], m.qkv, None)
+        gemm(m.attended, w.o[0], m.x, m.x)
+        gemm(m.attended, w.o[0], m.x, None)
+        gemm(m.normed, w.gate_up[0], m.gate_up, None)
+        gemm(m.gated, w.down[0], m.x, m.x)
+        gemm(m.gated, w.down[0], m.x, None)
+        gemm(m.normed[: m.config.batch], w.lm_head, m.logits, None)
+    if draft is not None:
+        d, dw = draft
+        gemm(d.features, dw.fc, d.fused, None)
+        gemm(d.joined, dw.qkv, d.qkv, None)
+        gemm(d.attended, dw.o, d.fused, d.fused)
+        gemm(d.fused, dw.gate_up, d.gate_up, None)
+        gemm(d.gated, dw.down, d.fused, None)
+        gemm(d.fused, dw.lm_head, d.logits, None)

@@ -8,6 +8,7 @@ flight.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +21,13 @@ from gpu_exec.kernels.linear import DraftWeights, Gemm, LayerWeights
 from gpu_exec.kernels.marks import Marks
 from gpu_exec.kernels.memory import DraftMemory, StepMemory
 from gpu_exec.kernels.movelist import DeviceMoves
+from gpu_exec.kernels.rank_sum import RankSum
+from gpu_exec.sums import PER_LAYER
 
 MIRROR_CTAS = 4
 SELECT_THREADS = 128
 EXCLUSIVE_BYTES = 180 * 1024
+EPSILON = ctypes.c_float(1e-6)
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,18 +41,25 @@ class Parts:
     arguments: StepArguments
     moves: DeviceMoves
     gemm: Gemm
+    sums: RankSum | None = None
     delays_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 class StepProgram:
-    """Enqueue the step's kernels on the current stream and on side streams that it forks."""
+    """Enqueue the step's kernels on the current stream and on side streams that it forks.
 
-    def __init__(self, parts: Parts, parity: int, marks: Marks) -> None:
+    ``checked``: the all-reduces sum known patterns in place of the activations.
+    """
+
+    def __init__(self, parts: Parts, parity: int, marks: Marks, checked: bool = False) -> None:
         import torch
 
         self.parts, self.parity, self.marks = parts, parity, marks
         self.config, self.memory = parts.config, parts.memory
         self.stages = parts.config.stages
+        sums = parts.sums if self.stages.all_reduce and self.stages.linear else None
+        self.reduce = None if sums is None else sums.checked if checked else sums.plain
+        self.residual = self.memory.x if sums is None or sums.rank == 0 else None  # one adds it
         self.transfers = self.stages.transfer and not self.config.dense
         self.scans = self.stages.scan and not self.config.dense
         self.mirrors = self.stages.mirror and not self.config.dense
@@ -95,8 +106,7 @@ class StepProgram:
         if self.parts.draft is None:
             self._drain()
         self._finish()
-        sides = (self.transfer, self.mirror, self.flag, self.prediction, self.selection)
-        for stream in sides:
+        for stream in (self.transfer, self.mirror, self.flag, self.prediction, self.selection):
             self._join(stream)
 
     def _drain(self) -> None:
@@ -156,11 +166,19 @@ class StepProgram:
         m, w, gemm = self.memory, self.parts.weights, self.parts.gemm
         if w is None:
             return
-        gemm(m.attended, w.o[layer], m.x, m.x)
+        gemm(m.attended, w.o[layer], m.x, self.residual)
+        self._all_reduce(layer, 0)
         self._norm(m.x, w.norm[2 * layer + 1], m.normed)
         gemm(m.normed, w.gate_up[layer], m.gate_up, None)
         self._gate(m.gate_up, m.gated)
-        gemm(m.gated, w.down[layer], m.x, m.x)
+        gemm(m.gated, w.down[layer], m.x, self.residual)
+        self._all_reduce(layer, 1)
+
+    def _all_reduce(self, layer: int, which: int) -> None:
+        """Sum the residual stream over the devices that share the step."""
+        if self.reduce is not None:
+            with self.marks.span("all_reduce", layer):
+                self.reduce(self.memory.x, PER_LAYER * layer + which)
 
     def _finish(self) -> None:
         m, w, gemm = self.memory, self.parts.weights, self.parts.gemm
@@ -207,8 +225,7 @@ class StepProgram:
         with torch.cuda.stream(self.selection):
             self._delay("selection")
             with self.marks.span("selection", layer):
-                m = self.memory
-                place = (pointer(m.position), pointer(m.step))
+                place = (pointer(self.memory.position), pointer(self.memory.step))
                 sizes = (c.pairs, c.max_blocks, self.scratch, SELECT_THREADS)
                 launch("oasis_select", select, *place, *sizes)
 
@@ -244,7 +261,8 @@ class StepProgram:
     def _norm(self, x: Any, weight: Any, out: Any) -> None:
         rows, width = x.shape
         tensors = (pointer(x), pointer(weight), pointer(out))
-        launch("oasis_rms_norm", *tensors, rows, width, _eps(), self._early())
+        early = self._early() if self.reduce is None else 0  # each norm follows an all-reduce
+        launch("oasis_rms_norm", *tensors, rows, width, EPSILON, early)
 
     def _gate(self, gate_up: Any, out: Any) -> None:
         launch("oasis_silu_mul", pointer(gate_up), pointer(out), *out.shape, self._early())
@@ -279,9 +297,3 @@ class StepProgram:
         if first is not second and (first is self.main or first in self._forked):
             second.wait_stream(first)
             self._forked.add(second)
-
-
-def _eps() -> Any:
-    import ctypes
-
-    return ctypes.c_float(1e-6)
