@@ -87,10 +87,14 @@ class GpuShare:
         return self._host_bytes_head(scheme) * scheme.block_tokens
 
     def host_bytes_token(self, scheme: Scheme) -> int:
-        """Return the bytes of one token in host memory, all layers and KV heads of the GPU."""
+        """Return the GPU's part of one token's bytes in host memory, all layers and KV heads.
+
+        A head that several GPUs hold is copied to the host, and kept there, once.
+        """
         if not scheme.offload:
             return 0
-        return self._host_bytes_head(scheme) * self.kv_heads * self.model.layers
+        whole = self._host_bytes_head(scheme) * self.model.kv_heads * self.model.layers
+        return -(-whole // self.tp)
 
     def _host_bytes_head(self, scheme: Scheme) -> int:
         """Return the bytes of one token of one head in host memory: K and V, or V alone."""

@@ -7,7 +7,6 @@ and count the partly filled block in full, so that the pool is never overestimat
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from oasis_sim.engine.costs import CostModel
@@ -71,15 +70,13 @@ def footprint(cost: CostModel) -> Footprint:
     else:
         index_token += share.kv_bytes_token
         fixed += scheme.block_tokens * share.kv_bytes_token
-    host_share = share.host_bytes_token(scheme) / share.kv_bytes_token
     return Footprint(
         block_tokens=scheme.block_tokens,
         dense_token=share.kv_bytes_token,
         draft_token=share.draft_bytes_token(scheme),
         compressed_token=index_token,
         sparse_fixed=fixed,
-        # Heads that several GPUs hold are in the host once.
-        host_token=math.ceil(share.model.kv_bytes_per_token * host_share / share.tp),
+        host_token=share.host_bytes_token(scheme),
     )
 
 
