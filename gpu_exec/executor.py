@@ -48,7 +48,9 @@ class StepRun:
 
     `units_moved` and `bytes_moved` are counted by the executor, not copied from the schedule.
     `stage_ms` has the stages that it timed ("a+b": two stages that one kernel does together).
-    `wrong_units` of the units moved do not hold their stamp; `first_wrong` describes the first.
+    `repeats_ms` are the times that `step_ms` is the median of. `wrong_units` of the units moved do
+    not hold their stamp; `first_wrong` describes the first. Of `sums_checked` elements that
+    all-reduces summed over devices, `wrong_sums` are wrong, or were not summed.
     """
 
     units_moved: int
@@ -57,11 +59,18 @@ class StepRun:
     stage_ms: Mapping[str, float] = field(default_factory=dict)
     wrong_units: int = 0
     first_wrong: str | None = None
+    repeats_ms: tuple[float, ...] = ()
+    sums_checked: int = 0
+    wrong_sums: int = 0
 
 
 class Executor(Protocol):
-    """Run a schedule's steps in order, then check the whole pool once."""
+    """Run a schedule's steps in order, then check the whole pool once.
 
+    `all_reduces` says how many of them a step holds: none on a single device.
+    """
+
+    all_reduces: int
     info: DeviceInfo
     pools: tuple[PoolInfo, ...]
     notes: tuple[str, ...]

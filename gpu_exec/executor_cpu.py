@@ -17,10 +17,13 @@ import numpy.typing as npt
 from gpu_exec.executor import DeviceInfo, PoolInfo, StepRun
 from gpu_exec.moves import Int64, MovePlan, StepMoves, head_shards, plan_moves
 from gpu_exec.stamps import MIN_UNIT_BYTES, POISON, address_of, stamp, wrong_units
+from gpu_exec.sums import PER_LAYER, Floats, contribution, expected_sum, ring_all_reduce
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import UsageError
 
 DEFAULT_BUDGET_BYTES = 128 << 20
+SUM_ELEMENTS = 4096
+"""Elements that an all-reduce of the reference sums, however wide the model is."""
 _CHECK_CHUNK_BYTES = 32 << 20
 
 Pool = npt.NDArray[np.uint16]
@@ -45,12 +48,14 @@ class CpuExecutor:
         devices: int = 1,
         budget_bytes: int = DEFAULT_BUDGET_BYTES,
         host_bytes: int | None = None,
+        all_reduce: bool = True,
     ) -> None:
         """Make the pools: `budget_bytes` for all of them, `host_bytes` per host pool at most."""
         shards = head_shards(schedule.kv_heads, devices)
         share = _Budget(budget_bytes // devices, host_bytes)
         self._shards = tuple(_make_shard(schedule, shard, share) for shard in shards)
         self._unit_bytes = schedule.unit_bytes
+        self.all_reduces = PER_LAYER * schedule.layers if all_reduce and devices > 1 else 0
         self.info = DeviceInfo(
             kind="cpu",
             title=f"CPU reference ({platform.machine()})",
@@ -76,6 +81,7 @@ class CpuExecutor:
             count, text = _check_slots(shard, np.unique(slots))
             wrong += count
             first = first or text
+        sums, wrong_sums = self._all_reduce()
         return StepRun(
             units_moved=units,
             bytes_moved=units * self._unit_bytes,
@@ -83,6 +89,8 @@ class CpuExecutor:
             stage_ms={"transfer": 1e3 * seconds},
             wrong_units=wrong,
             first_wrong=first,
+            sums_checked=sums,
+            wrong_sums=wrong_sums,
         )
 
     def check_pool(self) -> tuple[int, str | None]:
@@ -98,6 +106,24 @@ class CpuExecutor:
     def close(self) -> None:
         """Drop the pools."""
         self._shards = ()
+
+    def _all_reduce(self) -> tuple[int, int]:
+        """Do a step's all-reduces; return how many elements all ranks hold, and how many wrong."""
+        ranks, sites = len(self._shards), self.all_reduces
+        whole = expected_sum(ranks, SUM_ELEMENTS, sites)
+        parts = [contribution(rank, ranks, SUM_ELEMENTS, sites) for rank in range(ranks)]
+        checked = wrong = 0
+        for site in range(sites):
+            place = slice(site, site + SUM_ELEMENTS)
+            buffers = [part[place].copy() for part in parts]
+            self._sum(buffers)
+            checked += sum(len(buffer) for buffer in buffers)
+            wrong += sum(int((buffer != whole[place]).sum()) for buffer in buffers)
+        return checked, wrong
+
+    def _sum(self, buffers: list[Floats]) -> None:
+        """Sum over the devices."""
+        ring_all_reduce(buffers)
 
     def _copy(self, shard: _Shard, moves: StepMoves, slots: Int64) -> int:
         """Copy the units of each layer in turn; return how many were written."""

@@ -3,25 +3,31 @@
 The window runs several times for the clock (median per step), once with timing events inside for
 the stages, and once more step by step for the check: after every step the device compares all
 bytes of the units it moved with their stamps. Each device holds its share of the heads and is
-driven by a thread of its own.
+driven by a thread of its own. Two all-reduces per layer join several devices; in the steps that are
+checked they sum known patterns, and after the others all devices must hold the same bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from gpu_exec.executor import DeviceInfo, PoolInfo, StepRun
 from gpu_exec.kernels.config import StepTimes
+from gpu_exec.nccl import NcclGroup
 from gpu_exec.step_plan import StepPlan, last_moves, plan_notes, step_plans
+from gpu_exec.sums import PER_LAYER
 from oasis_sim.engine.schedule import Schedule
-from oasis_sim.errors import GpuUnavailable
+from oasis_sim.errors import GpuUnavailable, RunFailed
 
 TIMED_WINDOWS = 5
 FUSED = {"prediction": "prediction+selection"}
+WAITING = ("output_ffn", "all_reduce")
+"""Stages in which a device waits for the others: the one that comes last shows their own time."""
 
 T = TypeVar("T")
 
@@ -29,7 +35,9 @@ T = TypeVar("T")
 class CudaExecutor:
     """Execute a schedule on `devices` GPUs with a pinned pool of `host_bytes` on each."""
 
-    def __init__(self, schedule: Schedule, devices: int, host_bytes: int) -> None:
+    def __init__(
+        self, schedule: Schedule, devices: int, host_bytes: int, all_reduce: bool = True
+    ) -> None:
         """Allocate the pools and load the moves; raises GpuUnavailable without enough devices."""
         from gpu_exec.kernels.memory import require_gpu
 
@@ -40,16 +48,20 @@ class CudaExecutor:
         self._torch = torch
         self._schedule = schedule
         self._plans = step_plans(schedule, devices, host_bytes)
+        self._group = NcclGroup(devices) if all_reduce and devices > 1 else None
         self._threads = ThreadPoolExecutor(max_workers=devices)
         self._steps: list[Any] = []
         for device in range(devices):
             with torch.cuda.device(device):
                 self._steps.append(self._open(device))
-        self._timed: tuple[tuple[float, ...], Mapping[str, float]] | None = None
+        self._make_ready()
+        self._timed: tuple[list[tuple[float, ...]], Mapping[str, float]] | None = None
+        self.all_reduces = PER_LAYER * schedule.layers if self._group else 0
+        nccl = f", NCCL {self._group.version}" if self._group else ""
         self.info = DeviceInfo(
             kind="cuda",
             title=torch.cuda.get_device_name(0),
-            driver=f"CUDA {torch.version.cuda}, PyTorch {torch.__version__}",
+            driver=f"CUDA {torch.version.cuda}, PyTorch {torch.__version__}{nccl}",
             devices=devices,
             timing="gpu",
         )
@@ -64,35 +76,51 @@ class CudaExecutor:
             return tuple(self._steps[device].run(count * windows, warmup=count).step_ms)
 
         slowest = np.array(self._each(run)).max(axis=0)
+        self._compare_devices()
         return tuple(tuple(row) for row in slowest.reshape(windows, count).tolist())
 
     def stage_ms(self) -> Mapping[str, float]:
-        """Run the window once with timing events inside; return ms per step of each stage."""
+        """Run the window once with timing events inside; return ms per step of each stage.
+
+        Of several devices the slowest counts, of stages that wait for others (`WAITING`) the one
+        that waits least.
+        """
         count = self._schedule.steps
 
         def run(device: int) -> Mapping[str, float]:
             return dict(self._steps[device].run(count, warmup=count, stages=True).stage_ms)
 
         rows = self._each(run)
+        self._compare_devices()
         names = {name for row in rows for name in row}
         fused = "selection" not in names
         return {
-            FUSED.get(name, name) if fused else name: max(row.get(name, 0.0) for row in rows)
+            FUSED.get(name, name) if fused else name: (min if name in WAITING else max)(
+                row.get(name, 0.0) for row in rows
+            )
             for name in sorted(names)
         }
 
     def run_step(self, index: int) -> StepRun:
         """Execute one step and check it; the times are those of the runs for the clock."""
         if self._timed is None:
-            windows = np.array(self.window_ms(TIMED_WINDOWS))
-            medians = tuple(np.median(windows, axis=0).tolist())
-            self._timed = medians, self.stage_ms()
-        return self.checked_step(self._timed[0][index], self._timed[1])
+            windows = self.window_ms(TIMED_WINDOWS)
+            self._timed = list(zip(*windows, strict=True)), self.stage_ms()
+        repeats, stages = self._timed[0][index], self._timed[1]
+        return self.checked_step(float(np.median(repeats)), stages, repeats)
 
-    def checked_step(self, step_ms: float, stage_ms: Mapping[str, float]) -> StepRun:
-        """Execute the next step and check every unit that it moved; report the given times."""
+    def checked_step(
+        self, step_ms: float, stage_ms: Mapping[str, float], repeats_ms: tuple[float, ...] = ()
+    ) -> StepRun:
+        """Execute the next step and check all units and sums of it; report the given times."""
+        for step in self._steps:
+            step.check_sums(True)
         done = self._each(self._check_step)
+        sums = self._each(lambda device: self._steps[device].sums())
+        for step in self._steps:
+            step.check_sums(False)
         wrong = sum(bad for _, bad in done)
+        checked = sum(found for found, _ in sums)
         return StepRun(
             units_moved=sum(times.moved_units for times, _ in done),
             bytes_moved=sum(times.moved_bytes for times, _ in done),
@@ -100,6 +128,9 @@ class CudaExecutor:
             stage_ms=stage_ms,
             wrong_units=wrong,
             first_wrong="found on the device" if wrong else None,
+            repeats_ms=repeats_ms,
+            sums_checked=checked,
+            wrong_sums=sum(bad for _, bad in sums) + abs(self._summed() - checked),
         )
 
     def check_pool(self) -> tuple[int, str | None]:
@@ -108,29 +139,83 @@ class CudaExecutor:
         return wrong, "found on the device" if wrong else None
 
     def close(self) -> None:
-        """Release graphs, device memory and pinned memory."""
+        """Release graphs, device memory, pinned memory and communicators."""
         self._each(lambda device: self._steps[device].close())
         self._steps = []
         self._threads.shutdown()
+        if self._group is not None:
+            self._group.close()
 
     def _each(self, work: Callable[[int], T]) -> list[T]:
-        """Do `work(device)` for every device at once, each on its own thread."""
+        """Do `work(device)` for every device at once, each on its own thread.
+
+        When one fails, the others may wait for its sums for ever: they are let go first.
+        """
 
         def on_device(device: int) -> T:
             with self._torch.cuda.device(device):
                 return work(device)
 
-        return list(self._threads.map(on_device, range(len(self._plans))))
+        futures = [self._threads.submit(on_device, device) for device in range(len(self._plans))]
+        failed: BaseException | None = None
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = next((error for future in done if (error := future.exception())), None)
+        except BaseException as interrupted:  # noqa: BLE001 - Ctrl-C too; it is raised below
+            failed = interrupted
+        if failed is None:
+            return [future.result() for future in futures]
+        if self._group is not None:
+            self._group.abort()
+        wait(futures)
+        raise failed
 
     def _open(self, device: int) -> Any:
-        """Allocate a device's step; capture its graphs while no other device is busy."""
+        """Allocate a device's step and load its moves."""
         from gpu_exec.step import DecodeStep
 
-        step = DecodeStep(self._plans[device].config)
+        config = self._plans[device].config
+        sums = None
+        if self._group is not None:
+            from gpu_exec.kernels.rank_sum import RankSum
+
+            elements = config.rows * config.shape.hidden
+            sums = RankSum(self._group, device, elements, PER_LAYER * config.shape.layers)
+        step = DecodeStep(config, sums=sums)
         step.load(self._plans[device].moves)
-        for stages in (False, True):
-            step.run(self._schedule.steps, warmup=0, stages=stages)
         return step
+
+    def _make_ready(self) -> None:
+        """Try the sums, capture every graph (one device at a time), then run each form once.
+
+        Raises RunFailed when a sum is wrong.
+        """
+        if wrong := sum(self._each(lambda device: self._steps[device].try_sums())):
+            raise RunFailed(f"an all-reduce between the devices gave {wrong} wrong elements")
+        for device, step in enumerate(self._steps):
+            with self._torch.cuda.device(device):
+                step.capture()
+                step.capture(stages=True)
+                step.check_sums(True)
+                step.capture()
+                step.check_sums(False)
+        for stages in (False, True):
+            self._each(partial(self._run_window, stages))
+
+    def _run_window(self, stages: bool, device: int) -> None:
+        self._steps[device].run(self._schedule.steps, warmup=0, stages=stages)
+
+    def _summed(self) -> int:
+        """Return how many elements the all-reduces of a step sum, those of all devices together."""
+        configs = [plan.config for plan in self._plans]
+        return self.all_reduces * sum(config.rows * config.shape.hidden for config in configs)
+
+    def _compare_devices(self) -> None:
+        """Raise RunFailed unless all devices hold the same bits after a step with all-reduces."""
+        if self._group is not None:
+            states = set(self._each(lambda device: self._steps[device].hidden_state()))
+            if len(states) > 1:
+                raise RunFailed("after their all-reduces the devices do not hold the same numbers")
 
     def _check_step(self, device: int) -> tuple[StepTimes, int]:
         """Run the next step; return its times and how many of its units are wrong or unchecked."""

@@ -23,7 +23,7 @@ SETTINGS = {
 }
 """Of the environment, unless the user has set them."""
 _BFLOAT16, _SUM = 9, 0
-_SIZE = ctypes.c_size_t
+"""Of the enumerations ncclDataType_t and ncclRedOp_t."""
 
 
 def load_nccl() -> Any:
@@ -68,14 +68,18 @@ class NcclGroup:
         major, rest = divmod(number.value, 10_000)
         return f"{major}.{rest // 100}.{rest % 100}"
 
-    def all_reduce(self, rank: int, address: int, elements: int, stream: int) -> None:
-        """Enqueue the sum of a device's bf16 values over all devices, in place, on its stream.
+    def all_reduce(self, rank: int, x: Any) -> None:
+        """Enqueue the sum of a bf16 tensor over all devices, in place, on the current stream.
 
         All devices must enqueue the same sums in the same order; raises RunFailed.
         """
-        place, sizes = ctypes.c_void_p(address), (_SIZE(elements), _BFLOAT16, _SUM)
+        import torch
+
+        place, elements = ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.numel())
         communicator = ctypes.c_void_p(self._communicators[rank])
-        self._call("ncclAllReduce", place, place, *sizes, communicator, ctypes.c_void_p(stream))
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        kind = (_BFLOAT16, _SUM)
+        self._call("ncclAllReduce", place, place, elements, *kind, communicator, stream)
 
     def abort(self) -> None:
         """End what still waits for a device that will not come; nothing can be summed after it."""

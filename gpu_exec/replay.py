@@ -8,14 +8,20 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from gpu_exec.compare import (
+    Bools,
+    StageRow,
+    StepRow,
+    collective_ms,
+    decode_only,
+    stage_rows,
+    step_rows,
+    totals,
+)
 from gpu_exec.executor import DeviceInfo, Executor, PoolInfo, StepRun
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed
 from oasis_sim.fileio import check_writable, inside, write_atomic
-from oasis_sim.units import PS_PER_MS
 
 FORMAT = "oasis-replay"
 VERSION = 1
@@ -23,36 +29,11 @@ REPLAY_NAME = "replay.json"
 
 
 @dataclass(frozen=True)
-class StepRow:
-    """Compare one step: scheduled against executed, simulated against measured."""
-
-    step: int
-    rows: int
-    units_scheduled: int
-    units_moved: int
-    bytes_scheduled: int
-    bytes_moved: int
-    wrong_units: int
-    simulated_ms: float
-    measured_ms: float
-
-
-@dataclass(frozen=True)
-class StageRow:
-    """Compare one stage, in ms per step; None where it was not timed or may not be compared."""
-
-    stage: str
-    simulated_ms: float
-    measured_ms: float | None
-    error_pct: float | None
-
-
-@dataclass(frozen=True)
 class ReplayReport:
     """Hold the result of a replay; `problems` is empty when every byte arrived where it should.
 
     `step` compares whole steps (mean ms per step) and `total` the whole window (ms); their
-    `error_pct` is None unless the times were measured on a GPU.
+    `error_pct` is None unless the times were measured on a GPU. `all_reduces` were run per step.
     """
 
     source: str
@@ -60,6 +41,7 @@ class ReplayReport:
     pools: tuple[PoolInfo, ...]
     steps: tuple[StepRow, ...]
     stages: tuple[StageRow, ...]
+    all_reduces: int
     step: StageRow
     total: StageRow
     pool_wrong_slots: int
@@ -97,15 +79,17 @@ def replay(
         if progress is not None:
             progress(index + 1, schedule.steps)
     pool_wrong, pool_text = executor.check_pool()
-    rows = _step_rows(schedule, runs)
+    joined = executor.all_reduces > 0
+    rows = step_rows(schedule, runs, joined)
     compared = decode_only(schedule) & (executor.info.timing == "gpu")
-    step, total = _totals(rows, compared)
+    step, total = totals(rows, compared)
     return ReplayReport(
         source=source,
         device=executor.info,
         pools=executor.pools,
         steps=rows,
-        stages=_stage_rows(schedule, runs, compared),
+        stages=stage_rows(schedule, runs, compared, joined),
+        all_reduces=executor.all_reduces,
         step=step,
         total=total,
         pool_wrong_slots=pool_wrong,
@@ -131,94 +115,7 @@ def render_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def error_pct(simulated: float, measured: float) -> float | None:
-    """Return the simulation's error in percent of the measurement, None without one."""
-    return None if measured <= 0 else 100.0 * (simulated - measured) / measured
-
-
-def collective_ms(schedule: Schedule) -> npt.NDArray[np.float64]:
-    """Return the simulated ms of each step's collectives, float64[S]; no executor runs them."""
-    found = schedule.meta.get("collective_ps", [0] * schedule.steps)
-    return np.asarray(found, dtype=np.float64) / PS_PER_MS
-
-
-def _step_rows(schedule: Schedule, runs: list[StepRun]) -> tuple[StepRow, ...]:
-    moves = schedule.step_moves()
-    simulated = schedule.sim_step_ps / PS_PER_MS - collective_ms(schedule)
-    return tuple(
-        StepRow(
-            step=int(schedule.step[i]),
-            rows=int(schedule.rows[i] + schedule.dense_rows[i]),
-            units_scheduled=int(moves[i]),
-            units_moved=run.units_moved,
-            bytes_scheduled=int(moves[i]) * schedule.unit_bytes,
-            bytes_moved=run.bytes_moved,
-            wrong_units=run.wrong_units,
-            simulated_ms=float(simulated[i]),
-            measured_ms=run.step_ms,
-        )
-        for i, run in enumerate(runs)
-    )
-
-
-def simulated_stage_ms(schedule: Schedule, name: str, steps: npt.NDArray[np.bool_]) -> float:
-    """Return a stage's simulated ms per step over the chosen steps; "a+b" is the sum of two.
-
-    Collectives, which the simulator counts with output and FFN, are left out.
-    """
-    parts = [name] if name in schedule.stages else name.split("+")
-    columns = [schedule.stages.index(part) for part in parts]
-    total = float(schedule.sim_stage_ps[steps][:, columns].sum(axis=1).mean()) / PS_PER_MS
-    return total - float(collective_ms(schedule)[steps].mean()) * ("output_ffn" in parts)
-
-
-def decode_only(schedule: Schedule) -> npt.NDArray[np.bool_]:
-    """Return which steps hold nothing but rows of one kind: no prefill, not dense and sparse."""
-    pure: npt.NDArray[np.bool_] = (schedule.rows == 0) | (schedule.dense_rows == 0)
-    if "prefill" in schedule.stages:
-        pure = pure & (schedule.sim_stage_ps[:, schedule.stages.index("prefill")] == 0)
-    return pure
-
-
-def _stage_rows(
-    schedule: Schedule, runs: list[StepRun], compared: npt.NDArray[np.bool_]
-) -> tuple[StageRow, ...]:
-    every = np.ones(schedule.steps, dtype=bool)
-    timed = dict.fromkeys(name for run in runs for name in run.stage_ms)
-    joined = [
-        name for name in timed if "+" in name and set(name.split("+")) <= set(schedule.stages)
-    ]
-    rows = []
-    for stage in (*schedule.stages, *joined):
-        chosen = compared if compared.any() else every
-        simulated = simulated_stage_ms(schedule, stage, chosen)
-        times = [run.stage_ms[stage] for run in runs if stage in run.stage_ms]
-        measured = sum(times) / len(times) if times else None
-        error = None
-        if compared.any() and measured is not None:
-            error = error_pct(simulated, measured)
-        rows.append(StageRow(stage, simulated, measured, error))
-    return tuple(rows)
-
-
-def _totals(
-    rows: tuple[StepRow, ...], compared: npt.NDArray[np.bool_]
-) -> tuple[StageRow, StageRow]:
-    """Compare over the comparable steps; without any, state both sums and no error."""
-    chosen = [row for row, use in zip(rows, compared, strict=True) if use] or list(rows)
-    simulated = sum(row.simulated_ms for row in chosen)
-    measured = sum(row.measured_ms for row in chosen)
-    error = error_pct(simulated, measured) if compared.any() else None
-    count = len(chosen)
-    return (
-        StageRow("step", simulated / count, measured / count, error),
-        StageRow("total", simulated, measured, error),
-    )
-
-
-def _notes(
-    schedule: Schedule, executor: Executor, compared: npt.NDArray[np.bool_]
-) -> tuple[str, ...]:
+def _notes(schedule: Schedule, executor: Executor, compared: Bools) -> tuple[str, ...]:
     notes = list(executor.notes)
     modelled = sum(pool.modelled_host_units for pool in executor.pools)
     units = sum(pool.host_units for pool in executor.pools)
@@ -228,7 +125,13 @@ def _notes(
             f"host units are aliased: {modelled:,} modelled units share {units:,} "
             f"({full_gib:.2f} GiB at full size), chosen by a hash of the address"
         )
-    if (left_out := float(collective_ms(schedule).mean())) > 0:
+    left_out = float(collective_ms(schedule).mean())
+    if executor.all_reduces:
+        notes.append(
+            f"{executor.all_reduces} all-reduces per step join the devices; every element of their "
+            "sums is checked, on known patterns"
+        )
+    elif left_out > 0:
         notes.append(
             f"collectives between GPUs are not run: {left_out:.3f} ms of each simulated step are "
             "left out here"
@@ -263,6 +166,8 @@ def _problems(
             )
         if row.wrong_units:
             problems.append(f"step {row.step}: {row.wrong_units} wrong units ({run.first_wrong})")
+        if row.wrong_sums:
+            problems.append(f"step {row.step}: {row.wrong_sums} wrong elements of all-reduces")
     if pool_wrong:
         problems.append(f"{pool_wrong} slots of the pool are wrong at the end ({pool_text})")
     return tuple(problems)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpu_exec.replay import ReplayReport, StageRow
+from gpu_exec.compare import StageRow
+from gpu_exec.replay import ReplayReport
 from oasis_sim.text import counted
 
 
@@ -30,6 +31,12 @@ def replay_lines(report: ReplayReport) -> list[str]:
         f"bytes scheduled {scheduled:,}, moved {moved:,}; "
         + ("every unit verified" if not report.problems else "NOT verified"),
     ]
+    if report.all_reduces:
+        checked, wrong = (
+            sum(getattr(row, name) for row in report.steps)
+            for name in ("sums_checked", "wrong_sums")
+        )
+        lines.append(f"elements of all-reduces checked {checked:,}, wrong {wrong:,}")
     return lines
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gpu_exec.compare import simulated_stage_ms
 from gpu_exec.matrix import DENSE, ValidationCase
-from gpu_exec.replay import simulated_stage_ms
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed, TargetMissed, UsageError
 from oasis_sim.units import PS_PER_MS

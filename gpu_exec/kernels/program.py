@@ -21,8 +21,7 @@ from gpu_exec.kernels.linear import DraftWeights, Gemm, LayerWeights
 from gpu_exec.kernels.marks import Marks
 from gpu_exec.kernels.memory import DraftMemory, StepMemory
 from gpu_exec.kernels.movelist import DeviceMoves
-from gpu_exec.kernels.rank_sum import RankSum
-from gpu_exec.sums import PER_LAYER
+from gpu_exec.kernels.rank_sum import RankSum, StepSums
 
 MIRROR_CTAS = 4
 SELECT_THREADS = 128
@@ -57,9 +56,8 @@ class StepProgram:
         self.parts, self.parity, self.marks = parts, parity, marks
         self.config, self.memory = parts.config, parts.memory
         self.stages = parts.config.stages
-        sums = parts.sums if self.stages.all_reduce and self.stages.linear else None
-        self.reduce = None if sums is None else sums.checked if checked else sums.plain
-        self.residual = self.memory.x if sums is None or sums.rank == 0 else None  # one adds it
+        joined = parts.sums if self.stages.all_reduce else None
+        self.sums = StepSums(joined, self.memory.x, checked)
         self.transfers = self.stages.transfer and not self.config.dense
         self.scans = self.stages.scan and not self.config.dense
         self.mirrors = self.stages.mirror and not self.config.dense
@@ -166,19 +164,13 @@ class StepProgram:
         m, w, gemm = self.memory, self.parts.weights, self.parts.gemm
         if w is None:
             return
-        gemm(m.attended, w.o[layer], m.x, self.residual)
-        self._all_reduce(layer, 0)
+        gemm(m.attended, w.o[layer], m.x, self.sums.residual)
+        self.sums.enqueue(layer, 0, self.marks)
         self._norm(m.x, w.norm[2 * layer + 1], m.normed)
         gemm(m.normed, w.gate_up[layer], m.gate_up, None)
         self._gate(m.gate_up, m.gated)
-        gemm(m.gated, w.down[layer], m.x, self.residual)
-        self._all_reduce(layer, 1)
-
-    def _all_reduce(self, layer: int, which: int) -> None:
-        """Sum the residual stream over the devices that share the step."""
-        if self.reduce is not None:
-            with self.marks.span("all_reduce", layer):
-                self.reduce(self.memory.x, PER_LAYER * layer + which)
+        gemm(m.gated, w.down[layer], m.x, self.sums.residual)
+        self.sums.enqueue(layer, 1, self.marks)
 
     def _finish(self) -> None:
         m, w, gemm = self.memory, self.parts.weights, self.parts.gemm
@@ -261,7 +253,7 @@ class StepProgram:
     def _norm(self, x: Any, weight: Any, out: Any) -> None:
         rows, width = x.shape
         tensors = (pointer(x), pointer(weight), pointer(out))
-        early = self._early() if self.reduce is None else 0  # each norm follows an all-reduce
+        early = 0 if self.sums.on else self._early()  # each norm follows an all-reduce
         launch("oasis_rms_norm", *tensors, rows, width, EPSILON, early)
 
     def _gate(self, gate_up: Any, out: Any) -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from gpu_exec.nccl import NcclGroup
-from gpu_exec.sums import contribution, expected_sum
+from gpu_exec.kernels.marks import Marks
+from gpu_exec.sums import PER_LAYER, contribution, expected_sum
+
+
+class Group(Protocol):
+    """Join devices (`nccl.NcclGroup`)."""
+
+    ranks: int
+
+    def all_reduce(self, rank: int, x: Any) -> None:
+        """Enqueue the sum of a tensor over all devices, in place."""
 
 
 class RankSum:
@@ -14,30 +23,30 @@ class RankSum:
     `site` numbers the all-reduces of a step from 0.
     """
 
-    def __init__(self, group: NcclGroup, rank: int, elements: int, sites: int) -> None:
-        """Put this rank's pattern and the expected sum on the current device."""
+    def __init__(
+        self, group: Group, rank: int, elements: int, sites: int, device: str = "cuda"
+    ) -> None:
+        """Put this rank's pattern and the expected sum on the device."""
         import torch
 
-        def on_device(numbers: Any) -> Any:
-            return torch.from_numpy(numbers).to("cuda", torch.bfloat16)
-
         self._group, self.rank = group, rank
-        self._mine = on_device(contribution(rank, group.ranks, elements, sites))
-        self._whole = on_device(expected_sum(group.ranks, elements, sites))
-        self._checked, self._wrong = torch.zeros(2, 1, dtype=torch.int64, device="cuda")
+        self._mine, self._whole = (
+            torch.from_numpy(numbers).to(device, torch.bfloat16)
+            for numbers in (
+                contribution(rank, group.ranks, elements, sites),
+                expected_sum(group.ranks, elements, sites),
+            )
+        )
+        self._checked, self._wrong = torch.zeros(2, 1, dtype=torch.int64, device=device)
 
     def plain(self, x: Any, site: int) -> None:
         """Sum what the devices have; every site alike."""
         del site
-        import torch
-
-        stream = torch.cuda.current_stream().cuda_stream
-        self._group.all_reduce(self.rank, x.data_ptr(), x.numel(), stream)
+        self._group.all_reduce(self.rank, x)
 
     def checked(self, x: Any, site: int) -> None:
         """Put the site's pattern into `x`, sum, and count the elements that are wrong."""
-        flat = x.view(-1)
-        part = slice(site, site + x.numel())
+        flat, part = x.view(-1), slice(site, site + x.numel())
         flat.copy_(self._mine[part])
         self.plain(x, site)
         self._wrong.add_((flat != self._whole[part]).sum())
@@ -49,3 +58,22 @@ class RankSum:
         self._checked.zero_()
         self._wrong.zero_()
         return found
+
+
+class StepSums:
+    """What a captured step sums over devices: nothing, its residual stream `x`, or patterns.
+
+    The first device alone adds the residual to what it sums (`residual` is None on the others).
+    """
+
+    def __init__(self, joined: RankSum | None, x: Any, checked: bool) -> None:
+        self.on = joined is not None
+        self.residual = x if joined is None or joined.rank == 0 else None
+        self._x = x
+        self._reduce = None if joined is None else joined.checked if checked else joined.plain
+
+    def enqueue(self, layer: int, half: int, marks: Marks) -> None:
+        """Sum after the output projection (half 0) or after the FFN (half 1) of a layer."""
+        if self._reduce is not None:
+            with marks.span("all_reduce", layer):
+                self._reduce(self._x, PER_LAYER * layer + half)

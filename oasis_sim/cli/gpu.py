@@ -28,6 +28,11 @@ from oasis_sim.text import plain
     show_default=True,
     help="Devices that share the KV heads.",
 )
+@click.option(
+    "--no-all-reduce",
+    is_flag=True,
+    help="Leave out the all-reduces between devices, to see what they cost.",
+)
 @HOST_MEMORY
 @FORMAT
 @QUIET
@@ -36,6 +41,7 @@ def replay(
     gpu: bool,
     device: str | None,
     devices: int,
+    no_all_reduce: bool,
     host_memory: str,
     output_format: str,
     quiet: bool,
@@ -63,7 +69,7 @@ def replay(
     if schedule is None:
         note("simulating the default run, scaled to the device", quiet)
         schedule = default_schedule(kind)
-    executor = open_executor(kind, schedule, devices, host_bytes)
+    executor = open_executor(kind, schedule, devices, host_bytes, not no_all_reduce)
     try:
         with progress_bar("replaying", quiet) as progress:
             source = plain(str(run_dir)) if run_dir else "the default run"

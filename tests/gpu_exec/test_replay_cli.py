@@ -70,7 +70,12 @@ def test_replayed_run_is_still_a_whole_run(run_dir: Path) -> None:
 def test_replay_on_several_devices(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Heads are split over the devices asked for; more devices than heads is a usage error."""
     assert 0 == main(["replay", "--device", "cpu", "--devices", "2", str(run_dir), "--quiet"])
-    assert ", 2 devices, driver none" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert ", 2 devices, driver none" in text
+    assert "4 all-reduces per step join the devices" in text
+    split = ["replay", "--device", "cpu", "--devices", "2", "--no-all-reduce", "--quiet"]
+    assert 0 == main([*split, str(run_dir)])
+    assert "all-reduce" not in capsys.readouterr().out
     assert 2 == main(["replay", "--device", "cpu", "--devices", "3", str(run_dir), "--quiet"])
 
 

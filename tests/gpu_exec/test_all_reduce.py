@@ -1,0 +1,372 @@
+"""All-reduces of a split step without a GPU: sums, order, failures, and what a replay says."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpu_exec.executor_cuda
+import gpu_exec.kernels.memory
+import gpu_exec.kernels.program
+import gpu_exec.step
+from gpu_exec.compare import ALL_REDUCE
+from gpu_exec.executor_cpu import SUM_ELEMENTS, CpuExecutor
+from gpu_exec.executor_cuda import CudaExecutor
+from gpu_exec.kernels.config import StageSwitches
+from gpu_exec.kernels.marks import Marks
+from gpu_exec.kernels.program import StepProgram
+from gpu_exec.kernels.rank_sum import StepSums
+from gpu_exec.nccl import NcclGroup
+from gpu_exec.replay import replay
+from gpu_exec.replay_table import replay_lines
+from gpu_exec.sums import EXACT, Floats, contribution, expected_sum, ring_all_reduce
+from oasis_sim.engine.schedule import Schedule
+from oasis_sim.errors import GpuUnavailable, RunFailed
+from tests.gpu_exec.fake_group import FakeGroup
+from tests.gpu_exec.fake_step import FakeStep, FakeTorch
+from tests.gpu_exec.schedule_cases import Case, make_schedule
+
+CASE = Case(steps=3, layers=2, kv_heads=4, rows=3, head_dim=128, host_blocks=30, pool_blocks=8)
+HOST_BYTES = 1 << 20
+
+
+def schedule_of(collective_ps: int = 0) -> Schedule:
+    """Return a schedule of two GPUs whose output and FFN hold collectives."""
+    plain = make_schedule(CASE)
+    times = np.concatenate([plain.sim_stage_ps, 4 * plain.sim_stage_ps[:, :1]], axis=1)
+    meta = {**plain.meta, "stages": [*plain.stages, "output_ffn"], "tp": 2}
+    meta["collective_ps"] = [collective_ps] * plain.steps
+    return replace(plain, meta=meta, sim_stage_ps=times)
+
+
+# Sums -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(ranks=st.integers(1, 9), elements=st.integers(1, 50), site=st.integers(0, 6))
+def test_the_ring_gives_every_rank_the_sum(ranks: int, elements: int, site: int) -> None:
+    """Whatever the sizes, all ranks end with the sum of what all had, exactly."""
+    parts = [contribution(rank, ranks, elements, 6)[site:][:elements] for rank in range(ranks)]
+    buffers = [part.copy() for part in parts]
+    ring_all_reduce(buffers)
+    whole = np.sum(np.stack(parts), axis=0)
+    assert all(np.array_equal(whole, buffer) for buffer in buffers)
+    assert np.array_equal(whole, expected_sum(ranks, elements, 6)[site:][:elements])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 8, 128, 256])
+def test_patterns_are_exact_and_tell_ranks_and_sites_apart(ranks: int) -> None:
+    """No sum leaves what bf16 holds exactly; no rank or site can stand in for another."""
+    whole = expected_sum(ranks, 4096, 72)
+    assert whole.max() <= EXACT
+    assert not np.array_equal(contribution(0, ranks, 4096, 0), contribution(1, ranks, 4096, 0))
+    same = [(whole[:4096] == whole[site : site + 4096]).mean() for site in range(1, 72)]
+    assert max(same) < 0.3
+
+
+# The reference executor -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_reference_checks_every_sum(devices: int) -> None:
+    """Two all-reduces per layer, of all devices, each element checked."""
+    report = replay(make_schedule(CASE), CpuExecutor(make_schedule(CASE), devices), "test")
+    assert () == report.problems
+    assert 2 * CASE.layers == report.all_reduces
+    each = 2 * CASE.layers * devices * SUM_ELEMENTS
+    assert [(each, 0)] * CASE.steps == [(row.sums_checked, row.wrong_sums) for row in report.steps]
+    assert any("wrong 0" in line for line in replay_lines(report))
+
+
+def test_without_all_reduces() -> None:
+    """A single device has none; several have none when they are left out."""
+    for devices, wanted in ((1, True), (2, False)):
+        executor = CpuExecutor(make_schedule(CASE), devices, all_reduce=wanted)
+        report = replay(make_schedule(CASE), executor, "test")
+        assert (0, 0) == (report.all_reduces, sum(row.sums_checked for row in report.steps))
+        assert not any("all-reduce" in line for line in replay_lines(report))
+
+
+@pytest.mark.parametrize("fault", ["no sum", "one rank missing", "torn", "swapped chunks"])
+def test_a_wrong_sum_fails_the_reference(fault: str) -> None:
+    """A sum that is missing, partial, torn or misplaced ends the replay."""
+
+    class Faulty(CpuExecutor):
+        def _sum(self, buffers: list[Floats]) -> None:
+            if fault == "one rank missing":
+                buffers[0][:] = 0
+            if fault != "no sum":
+                super()._sum(buffers)
+            if fault == "torn":
+                buffers[1][-1] += 1
+            elif fault == "swapped chunks":
+                buffers[1][:] = np.roll(buffers[1], SUM_ELEMENTS // 2)
+
+    report = replay(make_schedule(CASE), Faulty(make_schedule(CASE), 2), "test")
+    with pytest.raises(RunFailed, match="wrong elements of all-reduces"):
+        report.check()
+
+
+# The order of a layer ---------------------------------------------------------------------------
+
+
+def run_layer(monkeypatch: pytest.MonkeyPatch, rank: int | None, **switches: bool) -> list[Any]:
+    """Enqueue the output projection and FFN of layer 3; return what was called, in order."""
+    calls: list[Any] = []
+    program = gpu_exec.kernels.program
+    monkeypatch.setattr(program, "launch", lambda name, *rest: calls.append((name, rest[-1])))
+    monkeypatch.setattr(program, "pointer", lambda tensor: tensor)
+    memory = SimpleNamespace(
+        **{name: np.zeros((2, 4)) for name in ("x", "normed", "gate_up", "gated", "attended")}
+    )
+    weights = SimpleNamespace(
+        **{name: [name] * 4 for name in ("o", "gate_up", "down")}, norm=[None] * 9
+    )
+    sums = None
+    if rank is not None:
+        sums = SimpleNamespace(
+            rank=rank,
+            plain=lambda x, site: calls.append(("sum", site, x is memory.x)),
+            checked=lambda x, site: calls.append(("checked sum", site, x is memory.x)),
+        )
+    config = SimpleNamespace(stages=StageSwitches(**switches), early_launch=True)
+    step = object.__new__(StepProgram)
+    step.parts = SimpleNamespace(
+        weights=weights,
+        gemm=lambda x, weight, out, residual: calls.append((weight, residual is not None)),
+    )
+    step.config, step.memory, step.marks, step.stages = config, memory, Marks(), config.stages
+    step.sums = StepSums(sums if config.stages.all_reduce else None, memory.x, checked=False)
+    step._ffn(3)
+    return calls
+
+
+def test_a_layer_sums_after_each_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output projection, sum, norm, FFN, sum; nothing that reads a sum may start early."""
+    assert [
+        ("o", True),
+        ("sum", 6, True),
+        ("oasis_rms_norm", 0),
+        ("gate_up", False),
+        ("oasis_silu_mul", 1),
+        ("down", True),
+        ("sum", 7, True),
+    ] == run_layer(monkeypatch, rank=0)
+
+
+def test_the_residual_is_added_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of devices that sum, only the first adds the residual; alone, or not summing, each does."""
+    adds = {
+        name: [call[1] for call in run_layer(monkeypatch, rank, **switches) if call[0] in weights]
+        for weights in [("o", "down")]
+        for name, rank, switches in [
+            ("first", 0, {}),
+            ("second", 1, {}),
+            ("alone", None, {}),
+            ("ablation", 1, {"all_reduce": False}),
+        ]
+    }
+    yes, no = [True, True], [False, False]
+    assert {"first": yes, "second": no, "alone": yes, "ablation": yes} == adds
+
+
+# The GPU executor -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace CUDA, NCCL and the decode step."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from gpu_exec.kernels import rank_sum
+
+    real = rank_sum.RankSum
+    monkeypatch.setattr(gpu_exec.kernels.memory, "require_gpu", lambda: FakeTorch(2))
+    monkeypatch.setattr(gpu_exec.step, "DecodeStep", FakeStep)
+    monkeypatch.setattr(gpu_exec.executor_cuda, "NcclGroup", FakeGroup)
+    monkeypatch.setattr(rank_sum, "RankSum", lambda *rest: real(*rest, device="cpu"))
+    monkeypatch.setattr(CudaExecutor, "_check_slots", lambda executor, device: 0)
+    monkeypatch.setattr(FakeStep, "opened", [])
+    monkeypatch.setattr(FakeStep, "log", [])
+    monkeypatch.setattr(FakeGroup, "opened", [])
+
+
+@pytest.mark.usefixtures("fake")
+def test_replay_with_all_reduces() -> None:
+    """Every sum is checked; the simulated step keeps its collectives; stages are compared."""
+    schedule = schedule_of(collective_ps=300_000_000)
+    executor = CudaExecutor(schedule, 2, HOST_BYTES)
+    report = replay(schedule, executor, "test")
+    executor.close()
+    assert () == report.problems
+    config = FakeStep.opened[0].config
+    each = 2 * CASE.layers * 2 * config.rows * config.shape.hidden
+    assert [each] * CASE.steps == [row.sums_checked for row in report.steps]
+    assert pytest.approx(1.0) == report.step.simulated_ms
+    rows = {row.stage: row for row in report.stages}
+    assert pytest.approx(0.4) == rows["output_ffn"].simulated_ms
+    assert (pytest.approx(0.3), 0.5) == (
+        rows[ALL_REDUCE].simulated_ms,
+        rows[ALL_REDUCE].measured_ms,
+    )
+    assert 2.5 == rows["output_ffn"].measured_ms
+    assert [5] * CASE.steps == [len(row.repeats_ms) for row in report.steps]
+    assert "NCCL 0.fake" in report.device.driver
+    assert "closed" == FakeGroup.opened[0].state
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_ablation_takes_the_collectives_off() -> None:
+    """Left out, they are opened, run and compared nowhere, and the output says so."""
+    schedule = schedule_of(collective_ps=300_000_000)
+    report = replay(schedule, CudaExecutor(schedule, 2, HOST_BYTES, all_reduce=False), "test")
+    assert [] == FakeGroup.opened
+    assert pytest.approx(0.7) == report.step.simulated_ms
+    stages = {row.stage: row.simulated_ms for row in report.stages}
+    assert pytest.approx(0.1) == stages["output_ffn"]
+    assert ALL_REDUCE not in stages
+    assert any("0.300 ms of each simulated step" in note for note in report.notes)
+    plain = schedule_of()
+    whole = replay(plain, CudaExecutor(plain, 2, HOST_BYTES, all_reduce=False), "test")
+    assert not any("collectives" in note for note in whole.notes)
+
+
+@pytest.mark.usefixtures("fake")
+def test_every_graph_is_captured_before_any_runs() -> None:
+    """Sums are tried, then each device captures its three graphs in turn, then all run."""
+    CudaExecutor(schedule_of(), 2, HOST_BYTES)
+    captures = [entry for entry in FakeStep.log if entry[1] == "capture"]
+    assert captures == FakeStep.log[: len(captures)]
+    assert [0, 0, 0, 1, 1, 1] == [rank for rank, _ in captures]
+    assert {(0, "step"), (1, "step")} == set(FakeStep.log[len(captures) :])
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("fault", ["deaf", "late"])
+def test_wrong_sums_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that keeps its own numbers or gets older ones: before the run, or in its steps."""
+    schedule = schedule_of()
+    with pytest.raises(RunFailed, match=r"wrong elements|same numbers"):
+        monkeypatch.setattr(FakeGroup, "fault", fault)
+        replay(schedule, CudaExecutor(schedule, 2, HOST_BYTES), "test").check()
+    monkeypatch.setattr(FakeGroup, "fault", "")
+    executor = CudaExecutor(schedule, 2, HOST_BYTES)
+    times = executor.window_ms(1)
+    monkeypatch.setattr(FakeGroup, "fault", fault)
+    assert executor.checked_step(times[0][0], {}).wrong_sums > 0
+    with pytest.raises(RunFailed, match="same numbers"):
+        executor.window_ms(1)
+        executor.window_ms(1)
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_sum_that_does_not_run_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checked steps count the sums they did: one all-reduce fewer is as many wrong elements."""
+    schedule = schedule_of()
+    executor = CudaExecutor(schedule, 2, HOST_BYTES)
+    config = FakeStep.opened[0].config
+    shape = replace(config.shape, layers=1)
+    for step in FakeStep.opened:
+        monkeypatch.setattr(step, "checking", True)
+    done = executor.checked_step(1.0, {})
+    assert 0 == done.wrong_sums
+    monkeypatch.setattr(executor, "all_reduces", 2 * CASE.layers + 1)
+    missing = executor.checked_step(1.0, {}).wrong_sums
+    assert 2 * config.rows * shape.hidden == missing
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_device_that_fails_lets_the_other_go(
+    broken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other device waits in a sum for ever: the group is aborted, the first fault is told."""
+    schedule = schedule_of()
+    executor = CudaExecutor(schedule, 2, HOST_BYTES)
+    monkeypatch.setattr(FakeStep, "fails_at", {broken: FakeStep.opened[broken].executed + 1})
+    with pytest.raises(RunFailed, match="fell over"):
+        executor.window_ms(1)
+    executor.close()
+    assert "aborted" == FakeGroup.opened[0].state
+    assert all(step.closed for step in FakeStep.opened)
+
+
+# NCCL -------------------------------------------------------------------------------------------
+
+
+def test_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the library is missing, the message says what to install and what works without."""
+
+    def nothing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", nothing)
+    with pytest.raises(GpuUnavailable, match=r"nvidia-nccl-cu13.*--no-all-reduce"):
+        NcclGroup(2)
+
+
+class FakeNccl:
+    """The C interface: notes calls; `code` is what the next calls return."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.calls: list[tuple[Any, ...]] = []
+        self.ncclGetErrorString = self._text
+
+    @staticmethod
+    def _text(code: int) -> bytes:
+        return b"unhandled cuda error"
+
+    def __getattr__(self, name: str) -> Any:
+        def call(*arguments: Any) -> int:
+            plain = [getattr(value, "value", value) for value in arguments]
+            self.calls.append((name, *plain))
+            if name == "ncclCommInitAll":
+                arguments[0][:] = [0x1000 + rank for rank in range(arguments[1])]
+            return self.code
+
+        return call
+
+
+@pytest.fixture
+def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
+    """Replace the library."""
+
+    def text(code: int) -> bytes:
+        return b"unhandled cuda error"
+
+    library = FakeNccl()
+    library.ncclGetErrorString = text
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+    return library
+
+
+def test_calls_of_nccl(nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum is in place, bf16, on the current stream and the rank's own communicator."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    monkeypatch.setenv("NCCL_GRAPH_REGISTER", "1")
+    stream = SimpleNamespace(cuda_stream=77)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    group = NcclGroup(2)
+    group.all_reduce(1, SimpleNamespace(data_ptr=lambda: 4096, numel=lambda: 10))
+    group.close()
+    group.abort()  # after close there is nothing to end
+    names = [call[0] for call in nccl.calls]
+    assert ["ncclCommInitAll", "ncclAllReduce", *["ncclCommDestroy"] * 2] == names
+    assert ("ncclAllReduce", 4096, 4096, 10, 9, 0, 0x1001, 77) == nccl.calls[1]
+    import os
+
+    assert ("1", "0") == (os.environ["NCCL_GRAPH_REGISTER"], os.environ["NCCL_NVLS_ENABLE"])
+
+
+def test_an_error_of_nccl_is_told(nccl: FakeNccl) -> None:
+    """A call that fails names itself, the text and the code."""
+    nccl.code = 1
+    with pytest.raises(RunFailed, match=r"ncclCommInitAll: unhandled cuda error \(NCCL error 1\)"):
+        NcclGroup(2)
