@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +72,10 @@ def perform(command: list[str], seconds: float) -> tuple[int | str, str]:
         )
     except OSError as error:
         return str(error), ""
-    try:
+    with suppress(subprocess.TimeoutExpired):
         text = process.communicate(timeout=seconds)[0]
         return process.returncode, text
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGABRT)  # it tells where its threads are
+    process.send_signal(signal.SIGABRT)  # it tells where its threads are
     try:
         text = process.communicate(timeout=GRACE_S)[0]
     except subprocess.TimeoutExpired:
