@@ -68,6 +68,13 @@ class CudaExecutor:
         self.notes = plan_notes(schedule, devices)
         self.pools = tuple(_pool_info(plan) for plan in self._plans)
 
+    def reconfigure(self, **changes: Any) -> None:
+        """Change on all devices what needs no new memory (as `DecodeStep.reconfigure`)."""
+        for device, step in enumerate(self._steps):
+            with self._torch.cuda.device(device):
+                step.reconfigure(**changes)
+        self._make_ready()
+
     def window_ms(self, windows: int) -> tuple[tuple[float, ...], ...]:
         """Run the whole window several times; return ms of each step, one row per window."""
         count = self._schedule.steps
@@ -212,7 +219,7 @@ class CudaExecutor:
 
     def _compare_devices(self) -> None:
         """Raise RunFailed unless all devices hold the same bits after a step with all-reduces."""
-        if self._group is not None:
+        if self._group is not None and self._steps[0].config.stages.all_reduce:
             states = set(self._each(lambda device: self._steps[device].hidden_state()))
             if len(states) > 1:
                 raise RunFailed("after their all-reduces the devices do not hold the same numbers")

@@ -33,7 +33,6 @@ RUN = [*CLI, "run", "--profile", "h200", "--engine", "gpu_exec", "--tp", "2", "-
 RUN += ["--concurrency", "128", "--output-tokens", "1024", "--host-memory", "2000GB"]
 REPLAY = [*CLI, "replay", "--gpu", "--devices", "2", "--quiet"]
 NETWORK = [*CLI, "calibrate", "--network"]
-REPORTS = {"replay": "replay-two-h200.json", "alone": "replay-two-alone-h200.json"}
 NEEDED = ("tests", "replay")
 GRACE_S = 5.0
 
@@ -51,7 +50,8 @@ def steps(out: Path, run: Path) -> dict[str, tuple[list[str], float]]:
         "tests": ([*pytest, "-o", "faulthandler_timeout=40", test], 60.0),
         "run": ([*RUN, "--out", str(run)], 60.0),
         "replay": ([*REPLAY, str(run)], 60.0),
-        "alone": ([*REPLAY, "--no-all-reduce", str(run)], 60.0),
+        "ablations": ([sys.executable, str(HERE / "two_ablations.py"), str(run),
+                       str(out / "ablations-two-h200.json")], 60.0),
         "collectives": ([sys.executable, str(HERE / "collectives.py"),
                          str(out / "collectives-h200.json")], 40.0),
         "network": ([*NETWORK, "--memory", "gpu", *network], 200.0),
@@ -121,8 +121,8 @@ def main() -> int:
         print(note[:200], text[-1500:], flush=True)
         with (options.out / "log.txt").open("a") as file:
             file.write(note)
-        if name in REPORTS:
-            keep_report(run, options.out / REPORTS[name], command)
+        if name == "replay":
+            keep_report(run, options.out / "replay-two-h200.json", command)
         failed = failed or code != 0
         if code != 0 and name in NEEDED:
             break

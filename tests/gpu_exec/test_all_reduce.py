@@ -238,6 +238,21 @@ def test_the_ablation_takes_the_collectives_off() -> None:
 
 
 @pytest.mark.usefixtures("fake")
+def test_switched_off_the_devices_need_not_agree() -> None:
+    """The switch of the stages turns all-reduces off and on again without another executor."""
+    executor = CudaExecutor(schedule_of(), 2, HOST_BYTES)
+    group, tried, step = FakeGroup.opened[0], 1, 2 * CASE.layers
+    before = group.sums
+    executor.reconfigure(stages=StageSwitches(all_reduce=False))
+    executor.window_ms(2)
+    assert before + tried == group.sums
+    executor.reconfigure(stages=StageSwitches())
+    executor.window_ms(2)
+    windows = 2 + 3  # both forms once, then warm-up and two for the clock
+    assert before + 2 * tried + windows * CASE.steps * step == group.sums
+
+
+@pytest.mark.usefixtures("fake")
 def test_every_graph_is_captured_before_any_runs() -> None:
     """Sums are tried, then each device captures its three graphs in turn, then all run."""
     CudaExecutor(schedule_of(), 2, HOST_BYTES)

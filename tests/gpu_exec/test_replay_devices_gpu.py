@@ -75,9 +75,7 @@ def test_a_late_device_changes_nothing() -> None:
         for late in ({}, {0: DELAY_NS}, {1: DELAY_NS}):
             for device, step in enumerate(executor._steps):
                 step.hold_back({"attention": late.get(device, 0), "mirror": late.get(device, 0)})
-                with executor._torch.cuda.device(device):
-                    step.load(executor._plans[device].moves)
-            executor._make_ready()
+            executor.reconfigure()
             states = executor._each(lambda device: executor._steps[device].hidden_state())
             assert states[0] == states[1]
             found.append(states[0])
