@@ -4,28 +4,40 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy.typing as npt
 
 from oasis_sim.engine.scenario import Scenario
+from oasis_sim.hardware import HardwareProfile
 from oasis_sim.network import NetworkProfile
 from oasis_sim.trace import AttentionTrace
 from oasis_sim.workload import Workload
 
 
 def fingerprints(scenario: Scenario, network: NetworkProfile | None = None) -> dict[str, str]:
-    """Return a SHA-256 of each input's content, however its file is called or compressed."""
+    """Return a SHA-256 of each input's content, however its file is called or compressed.
+
+    Of profiles it is what numbers follow from: where they come from may be told in other words.
+    """
     found = {
-        "profile": _digest(repr(scenario.profile).encode()),
+        "profile": _digest(repr(_without_prose(scenario.profile)).encode()),
         "model": _digest(repr(scenario.model).encode()),
         "workload": _workload_digest(scenario.workload),
     }
     if network is not None:
-        found["network"] = _digest(repr(network).encode())
+        numbers = replace(network, title="", origin="", sources={})
+        found["network"] = _digest(repr(numbers).encode())
     for number, trace in enumerate(scenario.traces, start=1):
         found[f"trace_{number}"] = _trace_digest(trace)
     return found
+
+
+def _without_prose(profile: HardwareProfile) -> HardwareProfile:
+    engines = {name: replace(costs, source="") for name, costs in profile.engines.items()}
+    gpu = replace(profile.gpu, title="")
+    return replace(profile, origin="", sources={}, gpu=gpu, engines=engines)
 
 
 def _digest(*parts: bytes) -> str:

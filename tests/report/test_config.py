@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from oasis_sim.engine.spec import LoadSpec, ScenarioSpec
 from oasis_sim.errors import InputError, OasisError
+from oasis_sim.network import load_network
 from oasis_sim.report.config import (
     Config,
     check_fingerprints,
@@ -70,6 +74,58 @@ def test_fingerprints_follow_the_content_not_the_name() -> None:
     assert different == {"profile"}
     other = fingerprints(tiny_scenario(traces=(tiny_trace("recorded"),)))
     assert other["trace_1"] != fingerprints(SCENARIO)["trace_1"]
+
+
+def leaves(part: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every text and number of dataclasses, mappings and tuples, and the path to it."""
+    if is_dataclass(part):
+        part = {field.name: getattr(part, field.name) for field in fields(part)}
+    if isinstance(part, tuple):
+        part = {str(place): value for place, value in enumerate(part)}
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            yield from leaves(value, (*path, key))
+    elif part is not None:
+        yield path, part
+
+
+def with_leaf(part: Any, path: tuple[str, ...], value: Any) -> Any:
+    """Return the same dataclass, mapping or tuple with another value at a path."""
+    if not path:
+        return value
+    key, rest = path[0], path[1:]
+    if isinstance(part, tuple):
+        place = int(key)
+        return (*part[:place], with_leaf(part[place], rest, value), *part[place + 1 :])
+    if isinstance(part, Mapping):
+        return {**part, key: with_leaf(part[key], rest, value)}
+    return replace(part, **{key: with_leaf(getattr(part, key), rest, value)})
+
+
+def another(value: str | float) -> str | float:
+    """Return another value of the same type, so close that points of a curve stay in order."""
+    if isinstance(value, str):
+        return f"{value}, in other words"
+    if isinstance(value, int):
+        return not value if isinstance(value, bool) else value + 1
+    return value * 1.0001 + 1e-9 if math.isfinite(value) else 1.0
+
+
+@pytest.mark.parametrize("kind", ["profile", "network"])
+def test_fingerprints_follow_numbers_not_prose(kind: str) -> None:
+    """Of a profile every number and its name count; titles, origins and sources do not."""
+    network = load_network("roce-400")
+    whole = SCENARIO.profile if kind == "profile" else network
+    plain = fingerprints(SCENARIO, network)
+    found = dict(leaves(whole))
+    assert len(found) > 20
+    for path, value in found.items():
+        changed = with_leaf(whole, path, another(value))
+        scenario = replace(SCENARIO, profile=changed) if kind == "profile" else SCENARIO
+        now = fingerprints(scenario, changed if kind == "network" else network)
+        counts = not isinstance(value, str) or path[-1] == "name"
+        assert (now[kind] != plain[kind]) == counts, path
+        assert plain == {**now, kind: plain[kind]}
 
 
 def test_a_replaced_input_is_not_compared() -> None:
