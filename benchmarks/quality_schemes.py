@@ -95,7 +95,8 @@ def decode(model: RecordedModel, path: Trajectory, scheme: Scheme, text: str) ->
         model, prompt, path, [scheme], options, ProgressLines(sys.stderr)
     ).to_json()
     (case,) = result["cases"]
-    return {"scheme": scheme.to_config(), "key_index": result["key_index"], **case}
+    (about,) = result["schemes"]
+    return {**case, "scheme": scheme.to_config(), "key_index": about["key_index"]}
 
 
 def markdown(row: dict[str, Any]) -> str:

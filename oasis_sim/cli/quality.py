@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from oasis_sim.cli import model_options as shared
+from oasis_sim.cli.lists import listed, read_budget, read_cap, read_ratio, scheme_list
 from oasis_sim.cli.once import OnceCommand
-from oasis_sim.cli.options import MOST_TOKENS, PREDICTORS, options_checked, output_options
+from oasis_sim.cli.options import PREDICTORS, options_checked, output_options
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import UsageError
 
@@ -20,56 +21,7 @@ if TYPE_CHECKING:
     from oasis_sim.quality import QualityOptions, QualityResult
     from oasis_sim.scheme import Scheme
 
-Number = TypeVar("Number", int, float)
-
-ALL = "all"
-MOST_DIGITS = 20
 DETAILS = ("schemes", "layers", "stretches")
-
-
-def listed(read: Callable[[str], Number]) -> Callable[..., tuple[Number, ...]]:
-    """Return a callback that reads a list with commas, item by item, or fails as usage."""
-
-    def convert(
-        ctx: click.Context, param: click.Parameter, value: str | None
-    ) -> tuple[Number, ...]:
-        items = [] if value is None else [item.strip() for item in value.split(",")]
-        try:
-            return tuple(read(item) for item in items)
-        except ValueError as error:
-            raise click.BadParameter(str(error), ctx, param) from None
-
-    return convert
-
-
-def read_ratio(text: str) -> float:
-    """Read a fetch ratio, 0 to 1 or ``all``."""
-    try:
-        ratio = 1.0 if text == ALL else float(text)
-    except ValueError:
-        ratio = -1.0
-    if not 0.0 <= ratio <= 1.0:
-        raise ValueError(f"{text[:40]!r} is no fetch ratio; use 0 to 1 or {ALL}")
-    return ratio
-
-
-def read_budget(text: str) -> int:
-    """Read a number of tokens."""
-    if not 1 <= (tokens := _whole(text)) <= MOST_TOKENS:
-        raise ValueError(f"{text[:40]!r} is no number of tokens; use 1 to {MOST_TOKENS}")
-    return tokens
-
-
-def read_cap(text: str) -> int:
-    """Read a number of blocks."""
-    if not 0 <= (blocks := _whole(text)) <= MOST_TOKENS:
-        raise ValueError(f"{text[:40]!r} is no number of blocks; use 0 to {MOST_TOKENS}")
-    return blocks
-
-
-def _whole(text: str) -> int:
-    """Read digits of a reasonable number; -1 for anything else."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS else -1
 
 
 @dataclass(frozen=True)
@@ -82,9 +34,9 @@ class _Job:
     question: str | None
     prompt_tokens: int | None
     scheme: str
-    fetch_ratio: tuple[float, ...]
-    budget: tuple[int, ...]
-    predictor: tuple[str, ...]
+    fetch_ratio: Sequence[float]
+    budget: Sequence[int]
+    predictor: Sequence[str]
     pool: float | None
     dtype: str
     device: str
@@ -102,7 +54,11 @@ class _Job:
 @shared.PROMPT_TOKENS
 @click.option("--steps", type=int, default=48, show_default=True, help="Tokens to decode.")
 @click.option(
-    "--scheme", metavar="NAME|FILE", default="oasis", show_default=True, help="KV cache scheme."
+    "--scheme",
+    metavar="NAME|FILE,...",
+    default="oasis",
+    show_default=True,
+    help="KV cache scheme; several are decoded along the same text, each in its own units.",
 )
 @click.option(
     "--fetch-ratio",
@@ -223,18 +179,44 @@ def quality(
 
 
 def _schemes(job: _Job, block_tokens: int | None) -> tuple[Scheme, ...]:
-    from oasis_sim.quality import own_units, vary_scheme
-    from oasis_sim.scheme import load_scheme, with_options
+    """Return what is decoded: each scheme with each budget, predictor and ratio that it can have.
 
-    base = own_units(load_scheme(job.scheme))
-    budgets: Sequence[int] = job.budget
+    One scheme alone must take every option; of several, those that cannot are told and decoded
+    without it.
+    """
+    from oasis_sim.quality import applicable, own_units, vary_scheme
+    from oasis_sim.scheme import load_scheme
+
+    names = scheme_list(job.scheme)
+    found: list[Scheme] = []
+    for scheme in [load_scheme(name) for name in names]:
+        if scheme.name in {each.name for each in found}:
+            raise UsageError(f"--scheme names {scheme.name} twice")
+        ratios, predictors = job.fetch_ratio, job.predictor
+        if len(names) > 1:
+            ratios, predictors = applicable(scheme, ratios, predictors)
+            for option, given, used in (
+                ("--fetch-ratio", job.fetch_ratio, ratios),
+                ("--predictor", job.predictor, predictors),
+            ):
+                if given and not used:
+                    note(f"{scheme.name}: {option} does not apply", job.quiet)
+        base = _changed(own_units(scheme), job, block_tokens)
+        found += vary_scheme(base, job.budget, ratios, predictors)
+    return tuple(found)
+
+
+def _changed(base: Scheme, job: _Job, block_tokens: int | None) -> Scheme:
+    """Return a scheme with the block size and the pool that are given."""
+    from oasis_sim.scheme import with_options
+
     if block_tokens is not None and base.selects:
         # The first budget along with the block: the scheme's own may be no multiple of it.
-        first = budgets[0] if budgets else None
+        first = job.budget[0] if job.budget else None
         base = with_options(base, block_tokens=block_tokens, budget_tokens=first)
     if job.pool is not None:
         base = with_options(base, pool_factor=job.pool)
-    return vary_scheme(base, budgets, job.fetch_ratio, job.predictor)
+    return base
 
 
 def _options(schemes: Sequence[Scheme], free_run: bool, options: dict[str, Any]) -> QualityOptions:

@@ -15,6 +15,7 @@ import click
 
 from oasis_sim.cli.disaggregation import disaggregation_from, disaggregation_options
 from oasis_sim.cli.idle_options import idle_options
+from oasis_sim.cli.lists import scheme_list
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import (
     output_options,
@@ -64,13 +65,6 @@ def run(**values: Any) -> None:
         # The table ends with the notes of the run; other formats carry them as data.
         in_table = values["output_format"] == "table"
         show(run_one(values, Warnings(values["quiet"], in_table)), values["output_format"])
-
-
-def scheme_list(text: str | None) -> list[str]:
-    """Return the schemes of one option, separated by commas; a file may have one in its name."""
-    if text is None or Path(text).is_file():
-        return [] if text is None else [text]
-    return text.split(",")
 
 
 def run_each(schemes: Sequence[str], values: Mapping[str, Any]) -> None:

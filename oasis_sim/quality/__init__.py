@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from oasis_sim.quality.options import QualityOptions, own_units, vary_scheme
+from oasis_sim.quality.options import QualityOptions, applicable, own_units, vary_scheme
 from oasis_sim.quality.result import CaseQuality, QualityResult
 from oasis_sim.record import Prompt, RecordedModel
 from oasis_sim.record.progress import ProgressCallback, no_progress
@@ -22,6 +22,7 @@ __all__ = [
     "CaseQuality",
     "QualityOptions",
     "QualityResult",
+    "applicable",
     "measure_quality",
     "own_units",
     "vary_scheme",

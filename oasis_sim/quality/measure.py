@@ -98,11 +98,11 @@ def _stretches(steps: StepQuality) -> tuple[StretchQuality, ...]:
     )
 
 
-def most_fetching(schemes: Sequence[Scheme]) -> dict[tuple[int, str], int]:
-    """Return, by budget and predictor, the index of the scheme that fetches most."""
-    best: dict[tuple[int, str], int] = {}
+def most_fetching(schemes: Sequence[Scheme]) -> dict[tuple[str, int, str], int]:
+    """Return, by name, budget and predictor, the index of the scheme that fetches most."""
+    best: dict[tuple[str, int, str], int] = {}
     for index, scheme in enumerate(schemes):
-        key = (scheme.budget_tokens, scheme.predictor)
+        key = (scheme.name, scheme.budget_tokens, scheme.predictor)
         if key not in best or scheme.admission_cap > schemes[best[key]].admission_cap:
             best[key] = index
     return best
@@ -120,7 +120,8 @@ def collect(cases: Sequence[CaseQuality], boot: BlockBootstrap) -> tuple[CaseQua
     best = most_fetching([case.scheme for case in cases])
     done = []
     for case in cases:
-        least = cases[best[case.scheme.budget_tokens, case.scheme.predictor]]
+        scheme = case.scheme
+        least = cases[best[scheme.name, scheme.budget_tokens, scheme.predictor]]
         more = boot.estimate(np.array(case.kl_by_step) - np.array(least.kl_by_step))
         estimates = {**case.estimates, "kl_above_most_fetching": more}
         done.append(replace(case, estimates=estimates))

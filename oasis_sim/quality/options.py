@@ -88,6 +88,20 @@ def vary_scheme(
     return varied
 
 
+def applicable(
+    scheme: Scheme, ratios: Sequence[float], predictors: Sequence[str]
+) -> tuple[Sequence[float], Sequence[str]]:
+    """Return the ratios and predictors that a scheme can have, beside others that have them.
+
+    Where all KV is in HBM nothing is fetched and the step's own query selects; where every step
+    fetches all that it attends, or eviction knows the future, there is no cap.
+    """
+    foreseen = scheme.evict == "belady"
+    capped = scheme.offload and scheme.reuse and not foreseen
+    predicted = scheme.offload and not foreseen
+    return (ratios if capped else ()), (predictors if predicted else ())
+
+
 def check_measured(scheme: Scheme) -> None:
     """Raise UsageError, with the reason, for a scheme whose quality is not measured here."""
     if not scheme.selects:

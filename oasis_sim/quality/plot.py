@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from oasis_sim.report.plotfile import STYLE, save_figure
 from oasis_sim.units import MIB
 
 _SMALLEST_KL = 1e-5
+_APART = 1.03
+"""Lines beside one another at the same fetch ratio are drawn this factor apart."""
+_LEGEND_COLUMNS = 3
 
 
 def draw_plot(result: QualityResult, path: Path) -> None:
@@ -20,46 +24,51 @@ def draw_plot(result: QualityResult, path: Path) -> None:
     from matplotlib.figure import Figure
 
     with mpl.rc_context(dict(STYLE)):
-        figure = Figure(figsize=(9.6, 3.6))
+        lines = _lines(result)
+        rows = math.ceil(len(lines) / _LEGEND_COLUMNS)
+        figure = Figure(figsize=(9.6, 3.6 + 0.25 * rows), layout="constrained")
         left, right = figure.subplots(1, 2, sharey=True)
-        for name, cases in _lines(result).items():
-            _draw(left, cases, lambda case: case.fetch_ratio, name)
-            _draw(right, cases, lambda case: case.bytes_per_step / MIB, name)
-        left.set_xscale("symlog", linthresh=0.01)
+        for number, (name, cases) in enumerate(lines.items()):
+            aside = _APART ** (number - (len(lines) - 1) / 2)
+            _draw(left, cases, [case.fetch_ratio * aside for case in cases], name)
+            _draw(right, cases, [case.bytes_per_step / MIB for case in cases], name)
         ratios = sorted({case.fetch_ratio for case in result.cases})
+        # From 0 to the smallest ratio linear, logarithmic from there on.
+        least = min((ratio for ratio in ratios if ratio > 0), default=1.0)
+        left.set_xscale("symlog", linthresh=least, linscale=0.5)
         left.set_xticks(ratios, ["all" if ratio == 1.0 else f"{ratio:g}" for ratio in ratios])
         left.minorticks_off()
         left.set_xlabel("fetch ratio")
         left.set_ylabel("KL(full || sparse), nats")
         left.set_yscale("log")
         right.set_xlabel("MiB fetched per step and request (16-bit keys and values)")
-        left.legend(frameon=False)
+        drawn = left.get_legend_handles_labels()
+        figure.legend(*drawn, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False)
         figure.suptitle(_title(result), fontsize=9)
         for axes in (left, right):
             axes.spines[["top", "right"]].set_visible(False)
-        figure.tight_layout()
         save_figure(figure, path)
 
 
 def _lines(result: QualityResult) -> dict[str, list[CaseQuality]]:
-    """Return the cases by budget and predictor, each line by rising fetch ratio."""
+    """Return the cases by scheme, budget and predictor, each line by rising fetch ratio."""
     lines: dict[str, list[CaseQuality]] = {}
+    several = len(result.names) > 1
     for case in sorted(result.cases, key=lambda each: each.fetch_ratio):
         scheme = case.scheme
-        lines.setdefault(f"K = {scheme.budget_tokens}, {scheme.predictor}", []).append(case)
+        who = f"{scheme.name}, " if several else ""
+        lines.setdefault(f"{who}K = {scheme.budget_tokens}, {scheme.predictor}", []).append(case)
     return dict(sorted(lines.items()))
 
 
-def _draw(
-    axes: Any, cases: Sequence[CaseQuality], place: Callable[[CaseQuality], float], name: str
-) -> None:
+def _draw(axes: Any, cases: Sequence[CaseQuality], places: Sequence[float], name: str) -> None:
     """Draw one line with its intervals; a KL of 0 is drawn at the lower edge."""
     kl = [case.estimates["kl"] for case in cases]
     means = [max(found.mean, _SMALLEST_KL) for found in kl]
     below = [mean - max(found.low, _SMALLEST_KL) for mean, found in zip(means, kl, strict=True)]
     above = [max(found.high, mean) - mean for mean, found in zip(means, kl, strict=True)]
     axes.errorbar(
-        [place(case) for case in cases],
+        places,
         means,
         yerr=[[max(0.0, size) for size in below], above],
         marker="o",
@@ -72,9 +81,11 @@ def _draw(
 
 def _title(result: QualityResult) -> str:
     facts = result.facts
+    interval = facts["interval"]["method"].split(",")[0]
+    scheme = f"{result.names[0]}: " if len(result.names) == 1 else ""
     title = (
-        f"{facts['model']['name']}, {facts['text']['name']}, {facts['prompt_tokens']} tokens, "
-        f"{facts['steps']} steps; bars: 95 % {facts['interval']['method'].split(',')[0]}"
+        f"{scheme}{facts['model']['name']}, {facts['text']['name']}, "
+        f"{facts['prompt_tokens']} tokens, {facts['steps']} steps; bars: 95 % {interval}"
     )
     # A dollar sign would start a formula.
     return printable(title, 200).replace("$", r"\$")

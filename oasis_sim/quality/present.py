@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -44,17 +44,24 @@ def headline(result: QualityResult) -> str:
     drafter = f"drafter {facts['drafter']}" if facts["drafter"] else "no drafter"
     return printable(
         f"{facts['model']['name']}, {facts['text']['name']}: {facts['prompt_tokens']} tokens, "
-        f"{facts['steps']} steps ({facts['trajectory']['source']}), blocks of "
-        f"{facts['block_tokens']}; scheme {facts['scheme']}; {drafter}; full attention: NLL "
-        f"{facts['full_attention_nll']:.3f}",
-        400,
+        f"{facts['steps']} steps ({facts['trajectory']['source']}); {_schemes_said(facts)}; "
+        f"{drafter}; full attention: NLL {facts['full_attention_nll']:.3f}",
+        600,
     )
+
+
+def _schemes_said(facts: Mapping[str, Any]) -> str:
+    """Name the schemes and their blocks, in tokens."""
+    said = [f"{each['name']} in blocks of {each['block_tokens']}" for each in facts["schemes"]]
+    return ("schemes " if len(said) > 1 else "scheme ") + ", ".join(said)
 
 
 def _legend(result: QualityResult) -> str:
     interval = result.facts["interval"]
     unlike = "".join(
-        f"{result.facts['scheme']}: {text}\n" for text in result.facts["approximations"]
+        f"{scheme['name']}: {text}\n"
+        for scheme in result.facts["schemes"]
+        for text in scheme["approximations"]
     )
     return unlike + (
         "KL(full || sparse) and NLL in nats; overlap, needed, fetched: shares of the chosen "
@@ -68,7 +75,10 @@ def _table_rows(result: QualityResult) -> Rows:
         *("budget", "predictor", "ratio", "KL", "same top-1", "NLL +", "mass", "overlap"),
         *("needed", "fetched", "KiB/step", "own text"),
     )
-    rows = [header, *(_table_row(case) for case in result.cases)]
+    rows: Rows = [header, *(_table_row(case) for case in result.cases)]
+    if len(result.names) > 1:
+        names = ["scheme", *(case.scheme.name for case in result.cases)]
+        rows = [[name, *row] for name, row in zip(names, rows, strict=True)]
     alike = [case.estimates.get(INDEX_AGREEMENT) for case in result.cases]
     if None in alike:
         return rows
@@ -117,7 +127,9 @@ def _detail_rows(result: QualityResult, detail: str) -> Rows:
     rows = []
     for case in result.cases:
         facts = case.facts()
-        named = {name: facts[name] for name in ("budget_tokens", "predictor", "fetch_ratio")}
+        named = {
+            name: facts[name] for name in ("scheme", "budget_tokens", "predictor", "fetch_ratio")
+        }
         rows += [{**named, **asdict(part)} for part in getattr(case, detail)]
     return [list(rows[0]), *(list(row.values()) for row in rows)]
 

@@ -69,8 +69,8 @@ class CaseQuality:
     """Report one scheme over the steps 1 .. T-1 (step 0 starts with its true set).
 
     ``estimates`` holds the names of ``ESTIMATES``; ``kl_above_most_fetching`` is the paired
-    difference to the case of this budget and predictor that fetches most. Mass is the share of
-    full attention, by the sparse model's own query, that was read.
+    difference to the case of this scheme, budget and predictor that fetches most. Mass is the share
+    of full attention, by the sparse model's own query, that was read.
     """
 
     scheme: Scheme
@@ -102,6 +102,8 @@ class CaseQuality:
         """Return what the case is."""
         scheme = self.scheme
         return {
+            "scheme": scheme.name,
+            "block_tokens": scheme.block_tokens,
             "budget_tokens": scheme.budget_tokens,
             "predictor": scheme.predictor,
             "fetch_ratio": self.fetch_ratio,
@@ -143,10 +145,15 @@ class CaseQuality:
 
 @dataclass(frozen=True, eq=False)
 class QualityResult:
-    """Report a study: what was decoded (``facts``), and one case per scheme."""
+    """Report a study: what was decoded (``facts``), and one case per scheme and its variation."""
 
     facts: Mapping[str, Any]
     cases: tuple[CaseQuality, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the schemes."""
+        return tuple(scheme["name"] for scheme in self.facts["schemes"])
 
     def to_json(self) -> dict[str, Any]:
         """Return the study as a JSON object."""

@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from oasis_sim.errors import UsageError
 from oasis_sim.quality.backend import Backend, LoopPlan, Reference
-from oasis_sim.quality.bootstrap import CONFIDENCE, METHOD, BlockBootstrap
-from oasis_sim.quality.decode import ALIKE, COUNTED, Decoding, log_shares, plan_of
+from oasis_sim.quality.bootstrap import BlockBootstrap
+from oasis_sim.quality.cases import Summary, facts_of
+from oasis_sim.quality.decode import Decoding, plan_of
 from oasis_sim.quality.lowrank import low_rank_keys
-from oasis_sim.quality.measure import StepQuality, collect, compare_texts, summarise
+from oasis_sim.quality.measure import collect
 from oasis_sim.quality.options import QualityOptions, approximations, check_caps
 from oasis_sim.quality.result import CaseQuality, QualityResult
 from oasis_sim.quality.start import Start
@@ -48,10 +47,11 @@ def run_study(
 ) -> QualityResult:
     """Decode the same tokens with full attention and with each scheme, and compare.
 
-    ``backend`` attends; without one the reference does. What is finished is kept in the folder
-    ``checkpoint`` until all is. Raises InputError when options, prompt and model do not fit each
-    other or the model does not understand the prompt; UsageError for schemes of another block
-    size than the options name, and for a drafter that cannot follow a text of its own.
+    Schemes of one name may differ in budget, cap and predictor only; they are decoded side by side,
+    those of another name after them. ``backend`` attends; without one the reference does. What is
+    finished is kept in the folder ``checkpoint`` until all is. Raises InputError when options,
+    prompt and model do not fit each other or the model does not understand the prompt; UsageError
+    for a drafter that cannot follow a text of its own.
     """
     study = _Study.of(model, prompt, schemes, options, progress, backend)
     parts = Parts()
@@ -79,6 +79,32 @@ def study_trajectory(
 
 
 @dataclass(frozen=True, eq=False)
+class _Group:
+    """Hold the schemes of one name: blocks and index are the same, rules and predictors differ."""
+
+    name: str
+    block_tokens: int
+    plans: tuple[LoopPlan, ...]
+    approximations: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schemes: Sequence[Scheme], options: QualityOptions) -> _Group:
+        """Take schemes of one name; those of equal plans are decoded once."""
+        plans = tuple(dict.fromkeys(plan_of(scheme, options) for scheme in schemes))
+        first = schemes[0]
+        return cls(first.name, first.block_tokens, plans, approximations(first))
+
+    def header(self) -> dict[str, Any]:
+        """Say how the group is decoded."""
+        return {
+            "name": self.name,
+            "block_tokens": self.block_tokens,
+            "key_index": self.plans[0].index.kind,
+            "approximations": list(self.approximations),
+        }
+
+
+@dataclass(frozen=True, eq=False)
 class _Study:
     """Hold what is compared on what, checked."""
 
@@ -89,7 +115,7 @@ class _Study:
     progress: ProgressCallback
     backend: Backend
     drafter: Drafter | None
-    plans: tuple[LoopPlan, ...]
+    groups: tuple[_Group, ...]
 
     @classmethod
     def of(
@@ -102,23 +128,23 @@ class _Study:
         backend: Backend | None,
     ) -> _Study:
         """Check that the parts fit each other."""
-        for scheme in schemes:
-            if scheme.block_tokens != options.decode.block_tokens:
-                raise UsageError(
-                    f"scheme {scheme.name} has blocks of {scheme.block_tokens} tokens, "
-                    f"the study {options.decode.block_tokens}"
-                )
         check_caps(schemes, options)
         check_room(model, prompt, options.decode)
         drafter = _drafter(model, schemes, options)
-        plans = tuple(dict.fromkeys(plan_of(scheme, options) for scheme in schemes))
+        names = dict.fromkeys(scheme.name for scheme in schemes)
+        groups = tuple(
+            _Group.of([scheme for scheme in schemes if scheme.name == name], options)
+            for name in names
+        )
         attending = backend or Reference()
-        return cls(model, prompt, tuple(schemes), options, progress, attending, drafter, plans)
+        return cls(model, prompt, tuple(schemes), options, progress, attending, drafter, groups)
 
     def along(self, path: Trajectory, parts: Parts) -> QualityResult:
         """Decode along a trajectory."""
         options = self.options
-        start = self._start(path)
+        start = Start.after_prompt(
+            path, self.groups[0].block_tokens, options.decode.bound_join, kv_16bit=options.kv_16bit
+        )
         decoding = Decoding.of(
             self.model,
             path,
@@ -129,35 +155,32 @@ class _Study:
             progress=self.progress,
         )
         full = parts.get("full", decoding.full)
-        rows = _decode_plans(decoding, self.plans, full, parts)
         boot = BlockBootstrap(
             path.steps - 1, resamples=options.resamples, seed=options.bootstrap_seed
         )
-        summary = _Summary(decoding, self.model.head_dim, full, boot)
-        cases = [summary.case(each, rows[plan_of(each, options)]) for each in self.schemes]
-        cases = [replace(case, step_caps=options.step_caps) for case in cases]
-        facts = _facts(self.model, self.prompt, path, options, boot)
+        summary = Summary(decoding, self.model.head_dim, full, boot)
+        cases: dict[int, CaseQuality] = {}
+        for number, group in enumerate(self.groups):
+            own = replace(decoding, start=self._start(start, group))
+            rows = _decode_plans(own, group, full, parts, number)
+            for index, scheme in enumerate(self.schemes):
+                if scheme.name == group.name:
+                    cases[index] = summary.case(scheme, rows[plan_of(scheme, options)])
+        found = [replace(cases[index], step_caps=options.step_caps) for index in sorted(cases)]
+        facts = facts_of(self.model, self.prompt, path, options, boot)
         facts |= {
             "drafter": None if self.drafter is None else self.drafter.name,
-            "scheme": self.schemes[0].name,
-            "key_index": self.plans[0].index.kind,
-            "approximations": list(approximations(self.schemes[0])),
+            "schemes": [group.header() for group in self.groups],
             "full_attention_nll": summary.full_nll(),
             "device": self.model.device,
             **self.backend.header(),
         }
-        return QualityResult(facts, collect(cases, boot))
+        return QualityResult(facts, collect(found, boot))
 
-    def _start(self, path: Trajectory) -> Start:
-        """Return the state after the prompt."""
-        options = self.options
-        start = Start.after_prompt(
-            path,
-            options.decode.block_tokens,
-            options.decode.bound_join,
-            kv_16bit=options.kv_16bit,
-        )
-        if rank := self.plans[0].index.rank:
+    def _start(self, start: Start, group: _Group) -> Start:
+        """Return the state after the prompt in a group's blocks."""
+        start = replace(start, block_tokens=group.block_tokens)
+        if rank := group.plans[0].index.rank:
             start = replace(start, low_rank=low_rank_keys(self.model, start, rank))
         return start
 
@@ -172,7 +195,7 @@ class _Study:
             "torch": torch.__version__,
             "tokens_sha256": hashlib.sha256(tokens).hexdigest(),
             "options": asdict(self.options),
-            "cases": [asdict(plan) for plan in self.plans],
+            "schemes": [asdict(group) for group in self.groups],
             "drafter": None if self.drafter is None else self.drafter.header(),
             **self.backend.header(),
         }
@@ -187,86 +210,19 @@ def _drafter(
 
 
 def _decode_plans(
-    decoding: Decoding, plans: Sequence[LoopPlan], full: Part, parts: Parts
+    decoding: Decoding, group: _Group, full: Part, parts: Parts, number: int
 ) -> dict[LoopPlan, Part]:
     """Decode some plans at a time, or take what was kept; return each one's arrays."""
     rows: dict[LoopPlan, Part] = {}
-    for first in range(0, len(plans), SIDE_BY_SIDE):
-        batch = plans[first : first + SIDE_BY_SIDE]
-        name = f"cases {first + 1} to {first + len(batch)} of {len(plans)}"
+    count = len(group.plans)
+    for first in range(0, count, SIDE_BY_SIDE):
+        batch = group.plans[first : first + SIDE_BY_SIDE]
+        name = f"{group.name}, cases {first + 1} to {first + len(batch)} of {count}"
 
         def decode(batch: Sequence[LoopPlan] = batch, name: str = name) -> Part:
             return decoding.sparse(batch, full["logits"], name)
 
-        part = parts.get(f"cases-{first:04d}", decode)
+        part = parts.get(f"cases-{number:02d}-{first:04d}", decode)
         for row, plan in enumerate(batch):
             rows[plan] = {key: value[row] for key, value in part.items()}
     return rows
-
-
-@dataclass(frozen=True, eq=False)
-class _Summary:
-    """Turn what was decoded into numbers."""
-
-    decoding: Decoding
-    head_dim: int
-    full: Part
-    boot: BlockBootstrap
-
-    def full_nll(self) -> float:
-        """Return the mean NLL of the trajectory after step 0 by full attention."""
-        after = self.decoding.tokens[2:]
-        shares = log_shares(self.full["logits"][1:])
-        return -float(shares[np.arange(len(after)), list(after)].mean())
-
-    def case(self, scheme: Scheme, row: Part) -> CaseQuality:
-        """Return a scheme's quality, before cases are compared."""
-        kl, agreement, nll = row["outputs"].numpy()
-        needed, admitted, overlap, mass = (row[name].numpy() for name in COUNTED)
-        alike = row[ALIKE].numpy() if ALIKE in row else None
-        steps = StepQuality(kl, agreement, nll, mass, overlap, needed, admitted, alike)
-        layers = self.decoding.start.full_layers
-        estimates, traffic, by_layer, stretches = summarise(
-            scheme, steps, layers, self.head_dim, self.boot
-        )
-        case = CaseQuality(
-            scheme,
-            estimates,
-            traffic,
-            by_layer,
-            stretches,
-            tuple(kl[1:].tolist()),
-            draft_accepted=self.decoding.accepted(scheme),
-        )
-        if "text" in row:
-            more = float(row["text_nll"]) - float(self.full["text_nll"][0])
-            texts = self.full["text"][0].tolist(), row["text"].tolist()
-            case = replace(case, free_run=compare_texts(*texts, more))
-        return case
-
-
-def _facts(
-    model: RecordedModel,
-    prompt: Prompt,
-    path: Trajectory,
-    options: QualityOptions,
-    boot: BlockBootstrap,
-) -> dict[str, Any]:
-    """Return what was decoded, and how errors were estimated."""
-    return {
-        "model": model.header(),
-        "text": {**prompt.header, "perplexity": path.perplexity},
-        "prompt_tokens": path.prompt_tokens,
-        "steps": path.steps,
-        "trajectory": options.decode.trajectory_header(),
-        "block_tokens": options.decode.block_tokens,
-        "bound_join": options.decode.bound_join,
-        "kv_dtype": "bfloat16" if options.kv_16bit else model.dtype,
-        "interval": {
-            "method": METHOD,
-            "confidence": CONFIDENCE,
-            "block_steps": boot.block_steps,
-            "resamples": options.resamples,
-            "seed": options.bootstrap_seed,
-        },
-    }

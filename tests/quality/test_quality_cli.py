@@ -111,11 +111,66 @@ def test_a_scheme_of_others_says_where_it_differs(model_folder, text_file, capsy
     )
     assert 0 == main(line)
     table = capsys.readouterr().out
-    assert "blocks of 1; scheme infinigen" in table
+    assert "scheme infinigen in blocks of 1;" in table
     assert "infinigen: the first full-attention layer" in table
     assert 0 == main([*line, "--format", "json"])
+    (about,) = json.loads(capsys.readouterr().out)["schemes"]
+    assert ("directions", 2) == (about["key_index"], len(about["approximations"]))
+
+
+def several(model_folder, text_file, *more: str) -> list[str]:
+    """Return a command line that compares schemes in their own units."""
+    line = arguments(model_folder("llama"), text_file, *more, "--budget", "64", "--block-size", "8")
+    place = line.index("--block-size")
+    del line[place : place + 2]
+    return [*line, "--scheme", "oasis,quest,hisparse,infinigen", "--fetch-ratio", "0.5,all"]
+
+
+def test_several_schemes_share_text_and_reference(model_folder, text_file, capsys, tmp_path):
+    """Each decodes as it does alone, along the same tokens; caps go to those that can have one."""
+    line = several(model_folder, text_file, "--no-free-run")
+    assert 0 == main([*line, "--format", "json", "--plot", str(tmp_path / "all.svg")])
     found = json.loads(capsys.readouterr().out)
-    assert ("directions", 2) == (found["key_index"], len(found["approximations"]))
+    blocks = {each["name"]: each["block_tokens"] for each in found["schemes"]}
+    assert {"oasis": 16, "quest": 16, "hisparse": 1, "infinigen": 1} == blocks
+    cases = [(case["scheme"], case["fetch_ratio"]) for case in found["cases"]]
+    capped = [(name, ratio) for name in ("oasis", "hisparse") for ratio in (0.5, 1.0)]
+    assert [*capped[:2], ("quest", 1.0), *capped[2:], ("infinigen", 1.0)] == cases
+    assert "oasis, K = 64, draft" in (tmp_path / "all.svg").read_text("utf-8")
+    place = line.index("--scheme")
+    for name, own in (("hisparse", line[place + 2 :]), ("quest", [])):
+        assert 0 == main([*line[:place], "--scheme", name, *own, "--format", "json"])
+        alone = json.loads(capsys.readouterr().out)["cases"]
+        there = [case for case in found["cases"] if case["scheme"] == name]
+        assert [case["kl"] for case in alone] == [
+            {key: pytest.approx(value, abs=1e-9) for key, value in case["kl"].items()}
+            for case in there
+        ]
+        for one, other in zip(alone, there, strict=True):
+            assert one["overlap"] == other["overlap"]
+            assert one["bytes_per_step"] == other["bytes_per_step"]
+
+
+def test_tables_of_several_schemes_name_them(model_folder, text_file, capsys):
+    """Table, CSV and details say which scheme a row is of; what does not apply is told."""
+    line = [word for word in several(model_folder, text_file, "--no-free-run") if word != "--quiet"]
+    assert 0 == main(line)
+    out, err = capsys.readouterr()
+    assert "schemes oasis in blocks of 16, quest in blocks of 16, hisparse" in out
+    names = [row.split()[0] for row in out.splitlines() if " [" in row]
+    assert ["oasis", "oasis", "quest", "hisparse", "hisparse", "infinigen"] == names[:6]
+    assert "quest: --fetch-ratio does not apply" in err
+    assert "infinigen: --fetch-ratio does not apply" in err
+    assert 0 == main([*line, "--format", "csv", "--detail", "stretches"])
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert {"oasis", "quest", "hisparse", "infinigen"} == {row["scheme"] for row in rows}
+
+
+def test_a_scheme_named_twice_is_refused(model_folder, text_file, capsys):
+    """One message, before the model is read."""
+    line = arguments(model_folder("llama"), text_file, "--scheme", "oasis,quest,oasis")
+    assert 2 == main(line)
+    assert "--scheme names oasis twice" in capsys.readouterr().err
 
 
 def test_an_index_in_eight_bits_has_a_column(model_folder, text_file, capsys):

@@ -124,8 +124,7 @@ def test_the_headline_says_who_drafts(drafter: str | None, said: str) -> None:
         "trajectory": {"source": "sample"},
         "prompt_tokens": 9,
         "steps": 4,
-        "block_tokens": 16,
-        "scheme": "oasis",
+        "schemes": [{"name": "oasis", "block_tokens": 16}],
         "drafter": drafter,
         "full_attention_nll": 1.0,
     }

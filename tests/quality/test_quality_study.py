@@ -47,7 +47,7 @@ def prompt(model, tiny_prompt):
     return tiny_prompt(model, follow=STEPS + 1)
 
 
-@pytest.mark.parametrize("stage", ["decode", "full attention", "cases 5 to 6 of 6"])
+@pytest.mark.parametrize("stage", ["decode", "full attention", "oasis, cases 5 to 6 of 6"])
 def test_goes_on_after_an_interruption(model, prompt, tmp_path, monkeypatch, stage):
     """Whenever it is interrupted, the study ends with the same numbers, and nothing is left."""
     monkeypatch.setattr("oasis_sim.quality.study.SIDE_BY_SIDE", 4)
@@ -71,7 +71,7 @@ def test_goes_on_after_an_interruption(model, prompt, tmp_path, monkeypatch, sta
     assert whole == again.to_json()
     assert not place.exists()
     if stage.startswith("cases"):
-        assert "cases 1 to 4 of 6" not in seen
+        assert "oasis, cases 1 to 4 of 6" not in seen
 
 
 def test_equal_plans_are_decoded_once(model, prompt):
@@ -80,7 +80,7 @@ def test_equal_plans_are_decoded_once(model, prompt):
     result = measure_quality(
         model, prompt, schemes(), options(), lambda name, *_: seen.add(name)
     ).to_json()
-    assert "cases 1 to 4 of 4" in seen
+    assert "oasis, cases 1 to 4 of 4" in seen
     first, second = result["cases"][:2]
     assert (0.0, 0.01) == (first["fetch_ratio"], second["fetch_ratio"])
     assert first["kl_by_step"] == second["kl_by_step"]
