@@ -1,9 +1,9 @@
-"""Copies that the host drives: GB/s alone and inside a step, by packing threads and piece size.
+"""Copies that the host submits: GB/s alone and inside a step, by threads that submit.
 
     python benchmarks/gpu/host_copies.py OUT.json
 
 Qwen3-8B, batch 24, 16K, random moves. Each row has the medians of four steps, twelve times over,
-in the order of time. Packed units of three sizes; single copies beside them.
+in the order of time. Batches of units of three sizes; single copies beside them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ ALONE = StageSwitches(
     scan=False, selection=False, mirror=False, attention=False, linear=False, draft=False
 )
 STAGES = {"copies alone": ALONE, "whole step": StageSwitches()}
-THREADS, PIECES_KB = (2, 4, 6, 8, 10, 12, 14), (256, 512, 1024, 2048)
-USUAL_THREADS, USUAL_KB = 8, 1024
+THREADS = (1, 2, 3, 4, 6)
+USUAL_THREADS = 4
 
 
-def measure(step: DecodeStep, transport: str, threads: int, piece_kb: int) -> list[dict[str, Any]]:
+def measure(step: DecodeStep, transport: str, threads: int) -> list[dict[str, Any]]:
     """Return the rows of one way of copying, alone and inside a step."""
     rows: list[dict[str, Any]] = []
-    step.reconfigure(transport=transport, pack_threads=threads, pack_bytes=piece_kb << 10)
+    step.reconfigure(transport=transport, copy_threads=threads)
     for name, stages in STAGES.items():
         step.reconfigure(stages=stages)
         runs = [step.run(STEPS, warmup=1) for _ in range(REPEATS)]
@@ -42,8 +42,7 @@ def measure(step: DecodeStep, transport: str, threads: int, piece_kb: int) -> li
             "stages": name,
             "unit_bytes": step.config.unit_bytes,
             "units_per_layer": runs[0].moved_units // STEPS // QWEN3_8B.layers,
-            "pack_threads": threads,
-            "piece_kb": piece_kb,
+            "threads": threads,
             "gb_per_s": round(runs[0].moved_bytes / STEPS / middle / 1e6, 2),
             "spread_pct": round(100 * (max(times) - min(times)) / middle, 1),
             "wrong_units": check.wrong_units,
@@ -55,7 +54,7 @@ def measure(step: DecodeStep, transport: str, threads: int, piece_kb: int) -> li
 
 
 def main() -> None:
-    """Measure by threads and by piece at the smallest unit, then units and amounts."""
+    """Measure by threads, then by amount, for three sizes of units."""
     rows: list[dict[str, Any]] = []
     for block in (16, 32, 64):
         chosen = 2048 // block
@@ -70,15 +69,13 @@ def main() -> None:
         )
         step = DecodeStep(config)
         step.load(synthetic_moves(config, 4, 4.0, CONTEXT))
-        for threads in THREADS if block == 16 else (USUAL_THREADS, 12):
-            rows += measure(step, "copy_engine", threads, USUAL_KB)
-        for piece_kb in PIECES_KB if block == 16 else ():
-            rows += measure(step, "copy_engine", USUAL_THREADS, piece_kb)
+        for threads in THREADS:
+            rows += measure(step, "copy_engine", threads)
         for per_head in (0.5, 1.0, 8.0):
             step.load(synthetic_moves(config, 4, per_head, CONTEXT))
-            rows += measure(step, "copy_engine", USUAL_THREADS, USUAL_KB)
+            rows += measure(step, "copy_engine", USUAL_THREADS)
         step.load(synthetic_moves(config, 4, 1.0, CONTEXT))
-        rows += measure(step, "naive", USUAL_THREADS, USUAL_KB)
+        rows += measure(step, "naive", 1)
         step.close()
         write_rows(sys.argv[1], rows)
 

@@ -63,9 +63,9 @@ class CopyArgs(c.Structure):
     """Arguments of the copies that the host submits."""
 
     _fields_: ClassVar = [
-        *_fields(_P, "pool host offset target source released events landing"),
+        *_fields(_P, "pool host offset target source released events"),
         *_fields(_L, "layer_bytes unit_bytes"),
-        *_fields(_I, "layer_begin layer_end in_flight"),
+        *_fields(_I, "layer_begin layer_end"),
     ]
 
 

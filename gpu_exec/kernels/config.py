@@ -70,10 +70,10 @@ class StepConfig:
     """Fix everything that a captured step depends on.
 
     ``context_capacity`` is the largest position a row may reach (it sizes the tables); positions
-    come with the moves. ``copies_ahead`` bounds the parts (of 256 single copies) that the host has
-    under way (0: any number); ``pack_threads`` host threads pack units into pieces of
-    ``pack_bytes``. ``moves_from`` says whose copy list the transfer executes: the schedule's
-    (selection then runs beside it on its own state) or the one that selection publishes.
+    come with the moves. ``copy_threads`` host threads submit batches of copies (one thread single
+    copies), each to a stream of its own with at most ``copies_ahead`` parts under way.
+    ``moves_from`` says whose copy list the transfer executes: the schedule's (selection then runs
+    beside it on its own state) or the one that selection publishes.
     """
 
     shape: StepShape
@@ -93,8 +93,7 @@ class StepConfig:
     gather_ring: int = 12
     gather_exclusive: bool = True
     copies_ahead: int = 4
-    pack_threads: int = 8
-    pack_bytes: int = 1 << 20
+    copy_threads: int = 4
     arrangement: str = "always"
     gemm: str = "library"
     early_launch: bool = True
@@ -120,8 +119,8 @@ class StepConfig:
             raise UsageError("the selection kernel holds at most 1024 pool blocks per head")
         if not 3 <= self.gather_ring <= 24 or self.gather_threads not in (128, 256, 512):
             raise UsageError("a gather needs 3 to 24 ring stages and 128, 256 or 512 threads")
-        if self.pack_threads < 1 or self.pack_bytes < self.unit_bytes:
-            raise UsageError("packing needs a thread and pieces of at least one unit")
+        if self.copy_threads < 1 or self.copies_ahead < 1:
+            raise UsageError("copies need a thread that submits them and a part under way")
         self._check_names()
 
     def _check_names(self) -> None:

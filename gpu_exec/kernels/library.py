@@ -33,20 +33,18 @@ def call(name: str, *arguments: Any) -> None:
         raise RunFailed(f"{name}: {text} (CUDA error {code})")
 
 
-def open_packer(
-    threads: int, ring: ctypes.c_void_p, piece_bytes: int, slots: int
-) -> ctypes.c_void_p:
-    """Start the host threads that pack units into a ring of pinned pieces."""
-    start = _library().oasis_packer_open
+def open_team(threads: int, parts_ahead: int) -> ctypes.c_void_p:
+    """Start host threads that submit copies on the current device."""
+    start = _library().oasis_team_open
     start.restype = ctypes.c_void_p
-    return ctypes.c_void_p(start(threads, ring, wide(piece_bytes), slots))
+    return ctypes.c_void_p(start(threads, parts_ahead))
 
 
-def close_packer(packer: ctypes.c_void_p) -> None:
+def close_team(team: ctypes.c_void_p) -> None:
     """End these threads."""
-    end = _library().oasis_packer_close
+    end = _library().oasis_team_close
     end.restype = None
-    end(packer)
+    end(team)
 
 
 def launch(name: str, *arguments: Any) -> None:

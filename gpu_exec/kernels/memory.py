@@ -12,7 +12,6 @@ from oasis_sim.errors import GpuUnavailable
 
 _STAMP_CHUNK_BYTES = 256 << 20
 _MIRROR_RING_BYTES = 256 << 20
-_RING_PIECES = 8
 _FINITE_E4M3 = 0xBF  # clears the highest bit of the exponent: magnitudes below 2
 MAX_SPLITS = 64
 
@@ -80,21 +79,13 @@ class HostCounter:
         self._tensor[0] = 0
 
 
-class HostPacker:
-    """Own the host threads that pack units, and the pinned ring of pieces that they fill."""
+class HostTeam:
+    """Own the host threads that submit copies."""
 
-    def __init__(self, threads: int, piece_bytes: int) -> None:
-        torch = require_gpu()
-        self.key = (threads, piece_bytes)
-        ring = torch.empty(_RING_PIECES * piece_bytes, dtype=torch.uint8, pin_memory=True)
-        address = library.pointer(ring)
-        self.handle = library.open_packer(threads, address, piece_bytes, _RING_PIECES)
-        self.close = weakref.finalize(self, _close_packer, self.handle, ring)
-
-
-def _close_packer(handle: ctypes.c_void_p, _ring: Any) -> None:
-    """Let the threads go before their ring."""
-    library.close_packer(handle)
+    def __init__(self, threads: int, parts_ahead: int) -> None:
+        self.key = (threads, parts_ahead)
+        self.handle = library.open_team(threads, parts_ahead)
+        self.close = weakref.finalize(self, library.close_team, self.handle)
 
 
 class StepMemory:
@@ -113,7 +104,7 @@ class StepMemory:
         self.position = new(config.batch, dtype=i32)
         self.step, self.phase, self.stop, self.ready = (new(1, dtype=i32) for _ in range(4))
         self.released = HostCounter()
-        self._packer: HostPacker | None = None
+        self._team: HostTeam | None = None
         self.cursor = new(layers, dtype=i32)
         self.moved, self.mirrored, self.checked, self.wrong = (new(1, dtype=i64) for _ in range(4))
         self.tickets = new(pairs, dtype=i32)
@@ -128,13 +119,13 @@ class StepMemory:
             self._sparse_state(blocks)
         self._activations()
 
-    def packer(self, threads: int, piece_bytes: int) -> HostPacker:
-        """Return the packer of so many threads; one is kept."""
-        if self._packer is None or self._packer.key != (threads, piece_bytes):
-            if self._packer is not None:
-                self._packer.close()
-            self._packer = HostPacker(threads, piece_bytes)
-        return self._packer
+    def team(self, threads: int, parts_ahead: int) -> HostTeam:
+        """Return the team of so many threads; one is kept."""
+        if self._team is None or self._team.key != (threads, parts_ahead):
+            if self._team is not None:
+                self._team.close()
+            self._team = HostTeam(threads, parts_ahead)
+        return self._team
 
     @property
     def key_tiles(self) -> int:

@@ -11,10 +11,7 @@ from gpu_exec.kernels import library
 from gpu_exec.kernels.abi import CopyArgs
 from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StepConfig, StepMoves
-from gpu_exec.kernels.marks import EventMarks, Marks
-
-_SCATTER_CTAS = 16
-"""Per layer."""
+from gpu_exec.kernels.marks import EventMarks
 
 
 class DeviceMoves:
@@ -44,7 +41,6 @@ class DeviceMoves:
         self.target = device(target)
         self.positions = device(moves.context_tokens.astype(np.int32))
         self.phase = 0
-        self._landing: Any = None
 
     def units(self, step: int) -> int:
         """Return the moves of one step of the list."""
@@ -52,15 +48,14 @@ class DeviceMoves:
         return int(self._offset[last] - self._offset[first])
 
     def copy_from_host(self, arguments: StepArguments, layer: int) -> None:
-        """Enqueue the copies of one layer of step ``phase`` on the current stream."""
-        layers = (layer, layer + 1)
-        self._copy(self._copies(arguments, layers), arguments)
-        self._scatter(arguments, layers, Marks())
+        """Enqueue the copies of one layer of step ``phase`` behind the current stream."""
+        self._submit(self._copies(arguments, (layer, layer + 1)), arguments)
 
     def submit(self, arguments: StepArguments, marks: EventMarks | None) -> None:
         """Submit the copies of step ``phase``, each layer as soon as the step has released it.
 
-        They go to the current stream, timed by ``marks``, and wait for nothing on the device.
+        They wait for nothing else on the device; the current stream waits for them. ``marks`` times
+        them.
         """
         args = self._copies(arguments, (0, self.layers))
         args.released = arguments.memory.released.address
@@ -68,24 +63,13 @@ class DeviceMoves:
             events = [e for _ in range(self.layers) for e in marks.reserve("transfer")]
             handles = (ctypes.c_void_p * len(events))(*events)
             args.events = ctypes.addressof(handles)
-        self._copy(args, arguments)
-        self._scatter(arguments, (0, self.layers), marks or Marks())
+        self._submit(args, arguments)
 
-    def _copy(self, args: CopyArgs, arguments: StepArguments) -> None:
-        if arguments.config.transport == "naive":
-            library.launch("oasis_copy_units", args)
-            return
+    def _submit(self, args: CopyArgs, arguments: StepArguments) -> None:
         config = arguments.config
-        packer = arguments.memory.packer(config.pack_threads, config.pack_bytes)
-        library.launch("oasis_copy_packed", packer.handle, args)
-
-    def _scatter(self, arguments: StepArguments, layers: tuple[int, int], marks: Marks) -> None:
-        """Put packed units, all of which have been submitted, into their slots."""
-        if arguments.config.transport == "naive":
-            return
-        with marks.span("transfer", layers[1]):
-            args = arguments.gather(self, layers)
-            library.launch("oasis_scatter", args, library.pointer(self._landing), _SCATTER_CTAS)
+        batched = config.transport == "copy_engine"
+        team = arguments.memory.team(config.copy_threads if batched else 1, config.copies_ahead)
+        library.launch("oasis_copy_units", team.handle, args, int(batched))
 
     def _copies(self, arguments: StepArguments, layers: tuple[int, int]) -> CopyArgs:
         memory, config = arguments.memory, arguments.config
@@ -98,20 +82,8 @@ class DeviceMoves:
             source=self._source.ctypes.data,
             released=None,
             events=None,
-            landing=None if config.transport == "naive" else self._land(config).data_ptr(),
             layer_bytes=memory.pool.stride(0) * 2,
             unit_bytes=config.unit_bytes,
             layer_begin=layers[0],
             layer_end=layers[1],
-            in_flight=config.copies_ahead,
         )
-
-    def _land(self, config: StepConfig) -> Any:
-        """Return the device buffer in which the packed units of a step arrive."""
-        import torch
-
-        if self._landing is None:
-            most = max(self.units(step) for step in range(self.steps))
-            size = max(1, most) * config.unit_bytes
-            self._landing = torch.empty(size, dtype=torch.uint8, device="cuda")
-        return self._landing

@@ -38,8 +38,8 @@ GIB = 1 << 30
         {"transport": "naive", "arrangement": "window"},
         {"transport": "copy_engine", "moves_from": "selection"},
         {"gather_ring": 2},
-        {"pack_threads": 0},
-        {"pack_bytes": 4096},
+        {"copy_threads": 0},
+        {"copies_ahead": 0},
     ],
 )
 def test_what_the_kernels_cannot_run_is_refused(changes: dict[str, Any]) -> None:

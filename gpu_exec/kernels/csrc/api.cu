@@ -132,11 +132,6 @@ int oasis_gather(const GatherArgs* a, int ctas, int threads, int bulk, int share
   return launched();
 }
 
-int oasis_scatter(const GatherArgs* a, const char* landing, int ctas, cudaStream_t stream) {
-  scatter_units<<<dim3(ctas, a->layer_end - a->layer_begin), 256, 0, stream>>>(*a, landing);
-  return launched();
-}
-
 int oasis_mirror(const MirrorArgs* a, int ctas, cudaStream_t stream) {
   mirror_blocks<<<ctas, 256, 0, stream>>>(*a);
   return launched();
@@ -202,35 +197,14 @@ int oasis_append(const AppendArgs* a, int early, cudaStream_t stream) {
   return cudaErrorInvalidValue;
 }
 
-// Single copies: the host names every unit of the layers [layer_begin, layer_end), each layer as
-// soon as the device has released it.
-int oasis_copy_units(const CopyArgs* a, cudaStream_t stream) {
-  EventRing parts(a->in_flight);
-  int part = 0;
-  for (int layer = a->layer_begin; layer < a->layer_end; ++layer) {
-    auto end = std::chrono::steady_clock::now() + kCounterTimeout;
-    for (long long turn = 1; !is_released(*a, layer); ++turn)
-      if (turn % 4096 == 0 && std::chrono::steady_clock::now() > end) return kTimedOut;
-    if (int e = mark(*a, layer, false, stream)) return e;
-    if (int e = copy_singly(*a, layer, parts, part, stream)) return e;
-    if (int e = mark(*a, layer, true, stream)) return e;
-  }
-  return 0;
-}
+// A team of host threads that submits copies; never null.
+void* oasis_team_open(int members, int parts_ahead) { return new CopyTeam(members, parts_ahead); }
 
-// A packer of host threads over a ring of pinned pieces; never null.
-void* oasis_packer_open(int threads, char* ring, long long piece_bytes, int slots) {
-  return new PackedTransport(threads, ring, piece_bytes, slots);
-}
+void oasis_team_close(void* team) { delete static_cast<CopyTeam*>(team); }
 
-void oasis_packer_close(void* packer) { delete static_cast<PackedTransport*>(packer); }
-
-// Packed copies of these layers into `landing`; oasis_scatter puts the units into their slots.
-int oasis_copy_packed(void* packer, const CopyArgs* a, cudaStream_t stream) {
-  auto* transport = static_cast<PackedTransport*>(packer);
-  PackedCopies copies(*a, transport->events, stream);
-  PackList list{a->host, a->offset, a->source, a->unit_bytes, a->layer_begin, a->layer_end};
-  return transport->packer.run(list, copies);
+// The host names every unit of the layers [layer_begin, layer_end), in batches or one by one.
+int oasis_copy_units(void* team, const CopyArgs* a, int batched, cudaStream_t stream) {
+  return static_cast<CopyTeam*>(team)->copy(*a, batched != 0, stream);
 }
 
 // Load every kernel now, so that none is loaded while a graph is captured.
@@ -257,7 +231,6 @@ int oasis_preload() {
       reinterpret_cast<const void*>(gather_warps<kPieceBytes>),
       reinterpret_cast<const void*>(gather_warps<kSmallPiece>),
       reinterpret_cast<const void*>(gather_bulk),
-      reinterpret_cast<const void*>(scatter_units),
       reinterpret_cast<const void*>(mirror_blocks),
       reinterpret_cast<const void*>(fill_stamps),
       reinterpret_cast<const void*>(check_stamps),

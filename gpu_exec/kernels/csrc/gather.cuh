@@ -209,29 +209,4 @@ __global__ void __launch_bounds__(32) gather_bulk(const GatherArgs a, int stages
   if (loads) atomicAdd(a.moved, static_cast<unsigned long long>(loads));
 }
 
-// Packed transport: the step's units lie in a device buffer in the order of its list. One row of
-// CTAs per layer puts them into their slots.
-__global__ void __launch_bounds__(256) scatter_units(const GatherArgs a, const char* landing) {
-  const int lane = threadIdx.x & 31, layer = a.layer_begin + blockIdx.y;
-  const int warps = gridDim.x * (blockDim.x >> 5);
-  long long first, begin, items;
-  list_range(a, 0, first, items);
-  list_range(a, layer, begin, items);
-  landing += (begin - first) * a.unit_bytes;
-  unsigned long long moved = 0;
-  for (long long item = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5); item < items;
-       item += warps) {
-    Piece p = locate(a, layer, begin, item);
-    const uint4* from = reinterpret_cast<const uint4*>(landing + item * kPieceBytes) + lane;
-    uint4* to = reinterpret_cast<uint4*>(p.to) + lane;
-    uint4 v[16];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) v[i] = __ldcs(from + i * 32);
-#pragma unroll
-    for (int i = 0; i < 16; ++i) to[i * 32] = v[i];
-    ++moved;
-  }
-  if (lane == 0 && moved) atomicAdd(a.moved, moved);
-}
-
 }  // namespace oasis

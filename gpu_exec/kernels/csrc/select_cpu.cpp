@@ -1,9 +1,9 @@
-// The selection kernel's text, the layout and the packer of host copies, compiled for the CPU so
+// The selection kernel's text, the layout and the team of host copies, compiled for the CPU so
 // that any machine can test them.
 #include <cstddef>
 #include <vector>
 
-#include "host_pack.h"
+#include "host_team.h"
 #include "layout.h"
 #include "select_core.h"
 
@@ -27,78 +27,36 @@ extern "C" int oasis_layout(int kind, int row, int column) {
 
 namespace {
 
-struct Sent {
-  char* to;
-  const char* from;
-  long long bytes;
-  int asks;
-};
+// A device that releases layers late and fails at one part; it notes who was given which move.
+struct LateDevice {
+  const long long* offset;
+  int* taken;               // [moves] how often, out of order or early counts as -1
+  int* members;             // [members] parts of each
+  long long fail_at;        // first move of the part to refuse
+  int lag;
+  std::atomic<int> asks{0};
 
-// A device that releases layers late and copies a piece only when it says that its slot is free.
-// Host units of a layer hold their contents from its release on, not before.
-class LateDevice {
- public:
-  LateDevice(const oasis::PackList& list, char* host, const char* contents, char* landing, int slots,
-             int lag)
-      : list_(list), host_(host), contents_(contents), landing_(landing), sent_(slots), lag_(lag),
-        asks_(lag) {}
-
-  bool released(int layer) {
-    if (layer < released_) return true;
-    if (layer > released_ || asks_-- > 0) return false;
-    for (long long i = list_.offset[layer]; i < list_.offset[layer + 1]; ++i) {
-      long long at = list_.source[i] * list_.unit_bytes;
-      std::memcpy(host_ + at, contents_ + at, list_.unit_bytes);
-    }
-    ++released_;
-    asks_ = lag_;
-    return true;
-  }
-  int free(int slot, bool* is_free) {
-    Sent& sent = sent_[slot];
-    *is_free = !sent.to || sent.asks-- <= 0;
-    if (*is_free) arrive(sent);
+  bool released(int layer) { return asks.fetch_add(1) >= lag * layer; }
+  int submit(int member, const oasis::Part& part) {
+    if (part.first == fail_at) return 77;
+    bool right = part.opens == (part.first == offset[part.layer]) &&
+                 part.closes == (part.end == offset[part.layer + 1]) && asks >= lag * part.layer;
+    for (long long i = part.first; i < part.end; ++i) taken[i] += right ? 1 : -1000;
+    ++members[member];
     return 0;
   }
-  int send(const oasis::Parcel& piece, const char* packed, int slot) {
-    if (sent_[slot].to) return 1;
-    char* to = landing_ + (piece.first - list_.offset[0]) * list_.unit_bytes;
-    sent_[slot] = {to, packed, piece.count * list_.unit_bytes, lag_};
-    return 0;
-  }
-  int layer(int layer, bool ended) { return layer >= released_ || ended != (heard_++ % 2 == 1); }
-  void arrive() {
-    for (Sent& sent : sent_) arrive(sent);
-  }
-
- private:
-  static void arrive(Sent& sent) {
-    if (sent.to) std::memcpy(sent.to, sent.from, sent.bytes);
-    sent.to = nullptr;
-  }
-
-  const oasis::PackList& list_;
-  char* host_;
-  const char* contents_;
-  char* landing_;
-  std::vector<Sent> sent_;
-  int lag_, asks_, released_ = 0, heard_ = 0;
 };
 
 }  // namespace
 
-// Pack the list `runs` times with one packer; `landing` holds the units of each run behind the last.
-extern "C" int oasis_pack_cpu(char* host, const char* contents, const long long* offset,
-                              const long long* source, long long unit_bytes, int layers, int threads,
-                              long long piece_bytes, int slots, int lag, int runs, char* landing) {
-  std::vector<char> ring(piece_bytes * slots);
-  oasis::Packer packer(threads, ring.data(), piece_bytes, slots);
-  oasis::PackList list{host, offset, source, unit_bytes, 0, layers};
+// Share the moves `runs` times among the members of one team; returns the first error.
+extern "C" int oasis_team_cpu(const long long* offset, int layers, long long most, int members,
+                              int lag, int runs, long long fail_at, int* taken, int* parts) {
+  oasis::Team team(members, [](int) {});
   for (int run = 0; run < runs; ++run) {
-    LateDevice device(list, host, contents, landing, slots, lag);
-    if (int error = packer.run(list, device)) return error;
-    device.arrive();
-    landing += (offset[layers] - offset[0]) * unit_bytes;
+    LateDevice device{offset, taken, parts, fail_at, lag};
+    auto list = oasis::parts_of(offset, 0, layers, most);
+    if (int error = team.share(list, device)) return error;
   }
   return 0;
 }
