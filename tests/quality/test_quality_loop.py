@@ -46,11 +46,25 @@ def decode_options(chosen: int = 4, sink: int = 0, recent: int = 1) -> RecordOpt
 
 
 @pytest.fixture(scope="module")
-def path(tiny_model, tiny_prompt):
+def path_of(tiny_model, tiny_prompt):
+    """Return a function from a model type to the tiny model's trajectory with full attention."""
+    made: dict[str, Trajectory] = {}
+
+    def trajectory(kind: str) -> Trajectory:
+        if kind not in made:
+            model = tiny_model(kind)
+            prompt = tiny_prompt(model, follow=STEPS + 1)
+            with torch.inference_mode():
+                made[kind] = follow(model, prompt, decode_options(), no_progress)
+        return made[kind]
+
+    return trajectory
+
+
+@pytest.fixture
+def path(path_of):
     """Return the trajectory of the tiny Llama model with full attention."""
-    model = tiny_model("llama")
-    with torch.inference_mode():
-        return follow(model, tiny_prompt(model, follow=STEPS + 1), decode_options(), no_progress)
+    return path_of("llama")
 
 
 def decode(model, path, plans):
@@ -145,10 +159,22 @@ def padded(orders, width):
     return out
 
 
-@pytest.mark.parametrize(("sink", "recent"), [(0, 1), (1, 2)])
-def test_recording_of_a_sparse_run_gives_the_run(tiny_model, path, sink, recent):
-    """The recorder, over the keys that a sparse run left, sees the run's orders, drafts, mass."""
-    model = tiny_model("llama")
+@pytest.mark.parametrize(
+    ("kind", "sink", "recent"),
+    [
+        ("llama", 0, 1),
+        *(
+            (kind, 1, 2)
+            for kind in ("llama", "qwen2", "qwen3", "mistral_full", "gemma3_text", "gemma3_wide")
+        ),
+    ],
+)
+def test_recording_of_a_sparse_run_gives_the_run(tiny_model, path_of, kind, sink, recent):
+    """The recorder, over the keys that a sparse run left, sees the run's orders, drafts, mass.
+
+    Of Gemma 3 (sliding windows beside; 24 or 256 dimensions) in its full-attention layers.
+    """
+    model, path = tiny_model(kind), path_of(kind)
     plan = LoopPlan(rule(sink=sink, recent=recent), "draft")
     options = decode_options(sink=sink, recent=recent)
     with torch.inference_mode():
@@ -164,10 +190,12 @@ def test_recording_of_a_sparse_run_gives_the_run(tiny_model, path, sink, recent)
             scalings=path.scalings,
             perplexity=path.perplexity,
         )
-        use = true_orders(sparse, range(model.layers), options)
-        mass = true_mass(sparse, range(model.layers), options, no_progress)
+        layers = start.full_layers
+        assert (kind.startswith("gemma")) == (len(layers) < model.layers)
+        use = true_orders(sparse, layers, options)
+        mass = true_mass(sparse, layers, options, no_progress)
         drafts = SkipDrafter("skip2-2", SKIPPED).draft(model, sparse, no_progress)
-        rows = DraftRows(model, sparse, options, range(model.layers), Parts())
+        rows = DraftRows(model, sparse, options, layers, Parts())
         draft_order = rows.run("skip2-2", drafts, no_progress)
     (log,) = loops.logs
     width = use.shape[-1]

@@ -65,6 +65,7 @@ KINDS: dict[str, dict[str, object]] = {
     "qwen2": {},
     "qwen3": {"head_dim": 24},
     "mistral": {"sliding_window": 41},
+    "mistral_full": {"model_type": "mistral", "sliding_window": None},
     "gemma3_text": {
         "head_dim": 24,
         "query_pre_attn_scalar": 24,

@@ -35,13 +35,19 @@ def visible_blocks(position: int, span: int | None) -> np.ndarray:
     return ids if span is None else ids[(ids + 1) * BLOCK - 1 > position - span]
 
 
-WINDOWS = {"mistral": [41] * 5, "gemma3_text": [41, 41, None, 41, None]}
+WINDOWS = {
+    "mistral": [41] * 5,
+    "gemma3_text": [41, 41, None, 41, None],
+    "gemma3_wide": [41, None, 41, None, None],  # 256 dimensions
+}
 FAMILIES = (
     "llama",
     "mistral",
+    "mistral_full",
     "qwen2",
     "qwen3",
     "gemma3_text",
+    "gemma3_wide",
     "smollm3",
     "olmo2",
     "phi3",
@@ -117,7 +123,9 @@ def with_last_row(eager, masks: list[torch.Tensor], tokens: list[int], spans: li
             handle.remove()
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma3_text"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "qwen2", "qwen3", "mistral_full", "gemma3_text", "gemma3_wide"]
+)
 def test_draft_rows_agree_with_sparse_eager_attention(kind, model_folder, tiny_model, tiny_prompt):
     """Each draft row attends what the row before predicted, per layer and head, and itself."""
     model = tiny_model(kind)
