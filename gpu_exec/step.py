@@ -203,6 +203,10 @@ class DecodeStep:
             aliased=self.config.host_aliased,
         )
 
+    def spans_ms(self, stage: str) -> list[float]:
+        """Return every span of a stage of the last step that was run with `stages`, in order."""
+        return self._last_marks().spans_ms(stage)
+
     def hidden_state(self) -> bytes:
         """Return what the last step left of the residual stream; alike on all devices."""
         raw: bytes = self.memory.x.view(self._torch.int16).cpu().numpy().tobytes()

@@ -51,6 +51,10 @@ class EventMarks(Marks):
             return torch.cuda.Event(enable_timing=True, external=True)
         return torch.cuda.Event(enable_timing=True)
 
+    def spans_ms(self, stage: str) -> list[float]:
+        """Return the time of every span of a stage, in order, after the work is done."""
+        return [first.elapsed_time(last) for name, first, last in self._spans if name == stage]
+
     def totals_ms(self) -> dict[str, float]:
         """Return the time of each stage summed over its spans, after the work is done."""
         totals: dict[str, float] = {}
