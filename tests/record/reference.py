@@ -16,13 +16,15 @@ from transformers import AutoModelForCausalLM
 
 
 class EagerModel:
-    """Run a model folder with the library's eager attention and keep what its layers see."""
+    """Run a model with the library's eager attention and keep what its layers see."""
 
-    def __init__(self, folder: Path) -> None:
-        """Load the folder in float32."""
-        self.model = AutoModelForCausalLM.from_pretrained(
-            folder, attn_implementation="eager", dtype=torch.float32
-        ).eval()
+    def __init__(self, place: Path | torch.nn.Module) -> None:
+        """Load a folder in float32, or watch a model that the library loaded so."""
+        if isinstance(place, Path):
+            place = AutoModelForCausalLM.from_pretrained(
+                place, attn_implementation="eager", dtype=torch.float32
+            )
+        self.model = place.eval()
         config = self.model.config
         self.layers = config.num_hidden_layers
         self.heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
