@@ -115,6 +115,23 @@ def test_documented_numbers_are_those_of_the_traces():
         assert check.markdown(row) in page
 
 
+def test_real_models_agree_with_the_library_alone():
+    """Orders differ where scores are equal up to rounding, masses by less than 1e-4; as documented."""
+    check = json.loads((ROOT / "validation" / "recorder-check.json").read_text("utf-8"))
+    smollm2, gemma3 = check["models"]
+    assert (SMOLLM2, GEMMA3) == (smollm2["model"]["sha256"], gemma3["model"]["sha256"])
+    assert (0, 15, 256) == (
+        smollm2["layers_with_windows"],
+        gemma3["layers_with_windows"],
+        gemma3["head_dim"],
+    )
+    page = (ROOT / "docs" / "recording.md").read_text("utf-8")
+    for found in (smollm2, gemma3):
+        assert found["largest_mass_difference"] < 1e-4
+        assert found["largest_gap_of_exchanged_scores"] < 1e-5
+        assert f"{found['places']:,}; {found['places_that_differ']}" in page
+
+
 def test_recordings_lie_where_an_independent_one_does():
     """Overlap and new blocks are within 0.02, mass within 0.02 at 1,024 and 0.035 at 512 tokens."""
     committed = json.loads((ROOT / "validation" / "recordings.json").read_text("utf-8"))
