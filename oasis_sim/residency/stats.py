@@ -23,8 +23,8 @@ from oasis_sim.residency.predict import (
     draft_order,
     recorded_path,
 )
-from oasis_sim.residency.rule import ResidencyRule
-from oasis_sim.residency.simulate import simulate_path
+from oasis_sim.residency.rule import ResidencyLog, ResidencyRule
+from oasis_sim.residency.simulate import simulate_path, total_mass
 from oasis_sim.trace.mass import decode_mass
 from oasis_sim.trace.part import select_part
 from oasis_sim.trace.trace import NO_BLOCK, AttentionTrace, Order
@@ -172,7 +172,7 @@ def _predictor_row(trace: AttentionTrace, budget: int, name: str, ratio: float) 
         needed=float(log.needed[1:].mean()) * share,
         admitted=float(log.admitted[1:].mean()) * share,
         overlap=float(log.overlap[1:].mean()) * share,
-        attention_mass=None if log.mass is None else float(log.mass[1:].mean()),
+        attention_mass=_captured(trace, log),
     )
 
 
@@ -189,9 +189,22 @@ def _best_set_row(trace: AttentionTrace, budget: int, name: str) -> StatsRow:
     return StatsRow(
         budget_tokens=budget,
         predictor=name,
-        attention_mass=None if log.mass is None else float(log.mass[1:].mean()),
+        attention_mass=_captured(trace, log),
         new_blocks=float(log.needed[1:].mean()) / rule.chosen_blocks,
     )
+
+
+def _captured(trace: AttentionTrace, log: ResidencyLog) -> float | None:
+    """Return the mean attention mass that was read.
+
+    Of a mass that is no share, since a group's heads are joined by their largest, the share of all.
+    """
+    if log.mass is None or trace.mass is None:
+        return None
+    found = log.mass[1:]
+    if (trace.meta.get("aggregation") or {}).get("mass", "mean") != "mean":
+        found = found / total_mass(trace.mass, np.arange(1, trace.steps))
+    return float(found.mean())
 
 
 def _mass_order(trace: AttentionTrace, rule: ResidencyRule) -> Order:

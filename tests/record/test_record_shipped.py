@@ -116,7 +116,7 @@ def test_documented_numbers_are_those_of_the_traces():
 
 
 def test_real_models_agree_with_the_library_alone():
-    """Orders differ where scores are equal up to rounding, masses by less than 1e-4; as documented."""
+    """Orders differ where scores are equal up to rounding, masses by less than 1e-4."""
     check = json.loads((ROOT / "validation" / "recorder-check.json").read_text("utf-8"))
     smollm2, gemma3 = check["models"]
     assert (SMOLLM2, GEMMA3) == (smollm2["model"]["sha256"], gemma3["model"]["sha256"])

@@ -197,6 +197,33 @@ def test_without_mass_the_mass_is_unknown() -> None:
         trace_stats(trace, [24], [1.0], ["oracle_mass"])
 
 
+class Shares(BruteForce):
+    """The same of masses that are no shares yet."""
+
+    def mass(self, chosen: set[int], step: int, layer: int, head: int) -> float:
+        """Return the part that a set and the blocks beside it have of all mass."""
+        assert self.trace.mass is not None
+        whole = sum(decode(int(code)) for code in self.trace.mass[step, layer, head])
+        return super().mass(chosen, step, layer, head) / whole
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_masses_joined_by_the_largest_head_are_told_as_shares(seed: int) -> None:
+    """They add up to more than 1; what is captured is a share of all blocks' all the same."""
+    trace = make_trace(seed, steps=7, stored=20)
+    trace = replace(trace, meta={**trace.meta, "aggregation": {"bound": "max", "mass": "max"}})
+    rows = {row.predictor: row for row in trace_stats(trace, [32], [0.3])}
+    brute = Shares(trace, 32)
+    expected = {
+        "oracle_mass": brute.best(True),
+        "current": brute.best(False),
+        "previous": brute.ahead(trace.use_order, 0.3),
+    }
+    for name, found in expected.items():
+        assert found["mass"] == pytest.approx(rows[name].attention_mass, abs=1e-9)
+        assert 0.0 < found["mass"] < 1.0
+
+
 def test_sliding_window_layers_do_not_count() -> None:
     """Averages are over full-attention layers only; without any, there is no answer."""
     trace = make_trace(3, stored=20, layers=3)
