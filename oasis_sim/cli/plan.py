@@ -27,8 +27,26 @@ if TYPE_CHECKING:
 DEFAULT_SCHEMES = "dense,oasis"
 UNSAID = ("workers", "quiet", "output_format", "reports", "force")
 """Options that change nothing in the result: the command that repeats it goes without them."""
+MEANINGS = {
+    "concurrency": "Most requests in a replica at once.  [default: no bound]",
+    "requests": "Requests simulated.  [default: 500 random arrivals or more, or the whole file]",
+    "rate": "Random arrivals per second (Poisson), of the whole load.",
+    "every": "Plan for every n-th request of that file.",
+    "tp": "GPUs of a replica.  [default: 1, 2, 4 and 8 are tried]",
+}
+"""What shared options mean to a plan."""
 
 
+def as_plans_mean(command: click.Command) -> click.Command:
+    """Reword the help of shared options; `--steps`, which a plan refuses, is not shown."""
+    for option in command.params:
+        if isinstance(option, click.Option):
+            option.help = MEANINGS.get(str(option.name), option.help)
+            option.hidden = option.name == "steps"
+    return command
+
+
+@as_plans_mean
 @click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--gpu", metavar="NAMES", help="Hardware profiles, with commas.  [default: that of --profile]"
@@ -92,11 +110,12 @@ def plan(ctx: click.Context, /, **values: Any) -> None:
 
     The load is --rate with --context and --output-tokens, or --workload. For each card and scheme
     the smallest number of replicas that meets the targets is bracketed and then bisected; a replica
-    must also keep up (at most 5 % of its requests wait at the last arrival). Without --tp, 1, 2, 4
-    and 8 GPUs per replica are tried. Targets: ttft, tpot, itl or e2e with _mean or _p1 to _p99.
-    Exit code 4 when no fleet meets them.
+    must also keep up (at most 5 % of its requests wait at the last arrival). Targets: ttft, tpot,
+    itl or e2e with _mean or _p1 to _p99. Exit code 4 when no fleet meets them.
 
-    A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'. docs/planning.md has the rules.
+    A replica is one node that prefills and decodes. Prefill and decode on nodes of their own:
+    compare their numbers with 'sweep --vary disaggregated=1:1,1:2' (docs/planning.md, which also
+    has the rules). A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'.
     """
     from oasis_sim.plan.plan_view import Asked, Plan
     from oasis_sim.plan.prices import Prices, read_prices
