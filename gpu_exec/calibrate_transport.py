@@ -10,6 +10,7 @@ from gpu_exec.calibration_points import (
     LOAD_BATCH,
     LOAD_SHARE,
     NEIGHBOUR_ROWS,
+    OUTLAST_SHARES,
     OVERLAP_SHARE,
     PAIR_BATCHES,
     PAUSE_SHARE,
@@ -57,25 +58,22 @@ class TransportCalibration:
     def measure(self, name: str) -> Transport:
         """Return rates by unit size, fixed cost, and what the transport does to its neighbours.
 
-        Single copies are slower beside work than after it, by unit size. A gather or a batch has
-        one speed, that of a transfer twice as long as the work beside it. What copies do to their
-        neighbours is measured with single ones.
+        Copies are slower beside work than after it, by unit size. A gather has one speed, that of
+        a transfer twice as long as the work beside it. What copies do to their neighbours is
+        measured with single ones.
         """
         alone = {block: self._line(name, block) for block in UNIT_BLOCKS}
         first = UNIT_BLOCKS[0]
-        after = dict.fromkeys(UNIT_BLOCKS, 1.0)
         if name == "sm_gather":
-            keeps = dict.fromkeys(UNIT_BLOCKS, 1.0 / self._load(name, first, alone[first]))
-        elif name == "copy_engine":
-            keeps = {block: 1.0 / self._load(name, block, line) for block, line in alone.items()}
+            speed = 1.0 / self._load(name, first, alone[first])
+            speeds = dict.fromkeys(UNIT_BLOCKS, (speed, speed))
         else:
-            keeps = {block: self._progress(name, block, line) for block, line in alone.items()}
-            after = {block: 1.0 / share for block, share in keeps.items()}
+            speeds = {block: self._speeds(name, block, line) for block, line in alone.items()}
         units = {
             block: float(self._unit_bytes(with_options(self._scheme, block_tokens=block)))
             for block in UNIT_BLOCKS
         }
-        loaded = Line(alone[first].fixed, alone[first].slope / keeps[first])
+        loaded = Line(alone[first].fixed, alone[first].slope / speeds[first][0])
         if name == "copy_engine":
             beside = self.measure("naive").slowdown
         else:
@@ -84,10 +82,10 @@ class TransportCalibration:
         if name == "sm_gather":
             covered = curve([(2.0 * b, self._covered(name, loaded, b)) for b in PAIR_BATCHES])
         return Transport(
-            curve([(units[b], 1e3 / line.slope * keeps[b]) for b, line in alone.items()]),
+            curve([(units[b], 1e3 / line.slope * speeds[b][0]) for b, line in alone.items()]),
             round(alone[first].fixed * PS_PER_MS),
             beside,
-            curve([(units[b], after[b]) for b in UNIT_BLOCKS]),
+            curve([(units[b], speeds[b][1] / speeds[b][0]) for b in UNIT_BLOCKS]),
             covered,
         )
 
@@ -96,26 +94,37 @@ class TransportCalibration:
         ratios = []
         for stage in (LINEAR, ATTENTION):
             alone = StepProbe((stage,), LOAD_BATCH, block_tokens=block)
-            together, busy, _ = self._beside_work(name, line, alone)
+            together, busy, _ = self._beside_work(name, line, alone, LOAD_SHARE)
             ratios.append(together / busy)
         return max(1.0, statistics.mean(ratios))
 
-    def _progress(self, name: str, block: int, line: Line) -> float:
-        """Return the share of its speed that a transfer keeps beside linear layers or attention."""
-        shares = []
+    def _speeds(self, name: str, block: int, line: Line) -> tuple[float, float]:
+        """Return the speed of a transfer beside work and once that is done, in units of it alone.
+
+        Two transfers that outlast linear layers, and attention: what the longer takes more, it takes
+        after them; what the shorter has left then, it has not done beside them.
+        """
+        more_ms = longer_ms = done_ms = work_ms = 0.0
         for stage in (LINEAR, ATTENTION):
             alone = StepProbe((stage,), LOAD_BATCH, block_tokens=block)
-            together, busy, work = self._beside_work(name, line, alone)
-            shares.append(1.0 - (together - busy) / work)
-        return min(1.0, max(SMALLEST_SHARE, statistics.mean(shares)))
+            (short, busy, work), (long, longer, _) = (
+                self._beside_work(name, line, alone, share) for share in OUTLAST_SHARES
+            )
+            after = (longer - busy) / max(long - short, SMALLEST_SHARE * (longer - busy))
+            more_ms, longer_ms = more_ms + long - short, longer_ms + longer - busy
+            done_ms, work_ms = done_ms + busy - (short - work) * after, work_ms + work
+        after = longer_ms / max(more_ms, SMALLEST_SHARE * longer_ms)
+        return min(after, max(SMALLEST_SHARE, done_ms / work_ms)), after
 
-    def _beside_work(self, name: str, line: Line, alone: StepProbe) -> tuple[float, float, float]:
-        """Return ms of a transfer beside work half as long, of it alone, and of the work beside it.
+    def _beside_work(
+        self, name: str, line: Line, alone: StepProbe, share_of_time: float
+    ) -> tuple[float, float, float]:
+        """Return ms of a transfer beside shorter work, of it alone, and of the work beside it.
 
         The transfer starts after the work's first layer.
         """
         first = self._book.ms(alone) / self._model.layers
-        pair, busy = self._with_transfer(name, line, alone, LOAD_SHARE)
+        pair, busy = self._with_transfer(name, line, alone, share_of_time)
         return self._book.ms(pair) - first, busy, self._book.ms(alone) - first
 
     def _with_transfer(

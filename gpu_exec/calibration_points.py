@@ -23,6 +23,8 @@ COVER_SHARE, PAUSE_SHARE = 2.4, 2.4
 """A transfer that covers all linear layers, and the pause in which it ends, in units of theirs."""
 LOAD_BATCH = 56
 LOAD_SHARE = 2.0
+OUTLAST_SHARES = (1.5, 3.0)
+"""Of the work's time: transfers that go on after it."""
 NEIGHBOUR_ROWS = {"sm_gather": PAIR_BATCHES, "naive": (56, 120)}
 
 

@@ -32,8 +32,8 @@ from oasis_sim.model import ModelShape
 HOST_BYTES = 2 << 30
 MOVE_STEPS = 4
 WARMUP = 3
-MIN_STEPS, MAX_STEPS = 5, 30
-ROUND_MS = {"sm_gather": 60.0, "copy_engine": 300.0, "naive": 300.0}
+MIN_STEPS, MAX_STEPS = 5, 60
+ROUND_MS = {"sm_gather": 60.0, "copy_engine": 450.0, "naive": 300.0}
 """Time of one round of steps: copies that the host submits vary more from step to step."""
 LINK_REPEATS = 10
 PAUSE_STAGE = "attention"

@@ -117,10 +117,12 @@ def test_rate_is_that_beside_work(profile: HardwareProfile) -> None:
     truth = profile.engine("gpu_exec")
     notebook = Notebook(FakeBench(profile, model, load=1.1))
     costs = Calibration(notebook, profile, model, Kept.of(truth)).costs("fake")
-    expected = truth.transports["naive"].bytes_per_s.at(8192) / 1.1
-    found = costs.transports["naive"]
-    assert pytest.approx(expected, rel=0.01) == found.bytes_per_s.at(8192)
-    assert pytest.approx(1.1, rel=0.01) == found.idle_speedup.at(8192)
+    for name in ("naive", "copy_engine"):
+        found = costs.transports[name]
+        for unit in (8192, 16384, 32768):
+            expected = truth.transports[name].bytes_per_s.at(unit) / 1.1
+            assert pytest.approx(expected, rel=0.01) == found.bytes_per_s.at(unit)
+            assert pytest.approx(1.1, rel=0.01) == found.idle_speedup.at(unit)
 
 
 def test_noise_below_the_bound_is_harmless(profile: HardwareProfile) -> None:
