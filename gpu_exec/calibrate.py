@@ -55,6 +55,7 @@ class Kept:
     expert_efficiency: Curve
     prefill: Prefill
     collective_ps: int
+    collective_apart: bool
     hbm_share: float
     reserved_bytes: int
 
@@ -65,6 +66,7 @@ class Kept:
             costs.expert_efficiency,
             costs.prefill,
             costs.collective_ps,
+            costs.collective_apart,
             costs.hbm_share,
             costs.reserved_bytes,
         )
@@ -103,6 +105,7 @@ class Calibration:
             launch=self._launch(),
             prefill=self._kept.prefill,
             collective_ps=self._kept.collective_ps,
+            collective_apart=self._kept.collective_apart,
             transports={name: self._transports.measure(name) for name in TRANSFER_COUNTS},
             prediction_slowdown=scan,
             selection_slowdown=selection,

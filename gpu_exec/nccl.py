@@ -20,6 +20,7 @@ SETTINGS = {
     "NCCL_GRAPH_MIXING_SUPPORT": "0",  # nothing is mixed: see above
     "NCCL_GRAPH_REGISTER": "0",  # buffers would be exchanged while a graph is captured
     "NCCL_NVLS_ENABLE": "0",  # no NVLink multicast, as where the all-reduces were measured
+    "NCCL_PROTO": "LL",  # flags with the data; a fence waits behind a gather's reads over PCIe
 }
 """Of the environment, unless the user has set them."""
 _BFLOAT16, _SUM = 9, 0

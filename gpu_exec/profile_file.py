@@ -124,6 +124,7 @@ def engine_lines(costs: EngineCosts) -> list[str]:
         f"  launch: {{{gaps}}}",
         f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, chunk_tokens: {chunk}}}",
         f"  collective: {costs.collective_ps} ps",
+        f"  collective_apart: {_flag(costs.collective_apart)}",
         f"  prediction_slowdown: {_slowdown(costs.prediction_slowdown)}",
         f"  selection_slowdown: {_slowdown(costs.selection_slowdown)}",
         "  transports:",

@@ -115,7 +115,8 @@ def run_layer(
         mark = marks[rank, layer]
         mark[0] = now
         joined = max(joined, _to_attention(state, times, rank, layer, to, moves[rank], mark))
-    end = run_linear(state, times, joined, times.output_ffn)
+    first = times.collective // 2
+    end = run_linear(state, times, joined + first, times.output_ffn) + times.collective - first
     for rank in range(ranks):
         marks[rank, layer, 4] = joined
         marks[rank, layer, 5] = end

@@ -29,10 +29,12 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
     scan_bytes = int(rows.context.sum()) // scheme.block_tokens * cost.scan_bytes_per_block()
     scan_share = costs.scan_efficiency.at(max(scan_bytes, 1))
     decode = requests > 0
+    collective = cost.collective_ps(linear_rows)
+    apart = collective if costs.collective_apart else 0
     prices = StretchCosts(
         prefill=prefill_ps,
         qkv=cost.linear_ps(share.qkv, linear_rows),
-        output_ffn=cost.linear_ps(share.output_ffn, linear_rows) + cost.collective_ps(linear_rows),
+        output_ffn=cost.linear_ps(share.output_ffn, linear_rows) + collective - apart,
         lm_head=cost.linear_ps(share.lm_head, linear_rows),
         draft=cost.draft_ps(linear_rows, int(rows.context.sum() + rows.dense_context.sum())),
         launch_per_layer=cost.launch_layer_ps() if decode else 0,
@@ -60,6 +62,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         join=costs.launch.join_streams,
         idle=round(RATE_ONE / cost.transport.idle_speedup.at(share.unit_bytes(scheme))),
         covered=_covered(cost, linear_rows),
+        collective=apart,
     )
     _check_length(cost, rows, prices)
     return prices
@@ -75,6 +78,7 @@ def _check_length(cost: CostModel, rows: Rows, prices: StretchCosts) -> None:
     layer = (
         prices.qkv
         + prices.output_ffn
+        + prices.collective
         + prices.launch_per_layer
         + prices.selection_fixed
         + prices.transfer_fixed

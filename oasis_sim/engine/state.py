@@ -63,6 +63,8 @@ class StepTimes(NamedTuple):
     transfers may reach into the next step. `idle` is the fixed-point share of its time that the
     rest of a transfer takes once a joined step's other work is done. `covered` is the progress of
     linear layers beside a transfer that is busy all the time (0: as beside one that is not).
+    `collective` is a layer's time of collectives that keep their pace beside transfers, half of it
+    before output and FFN and the rest after them.
     """
 
     prefill: int
@@ -83,6 +85,7 @@ class StepTimes(NamedTuple):
     correction: int = 0
     idle: int = RATE_ONE
     covered: int = 0
+    collective: int = 0
 
 
 def new_state(layers: int, ranks: int = 1) -> PipelineState:

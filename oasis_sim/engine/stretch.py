@@ -110,6 +110,7 @@ class StretchCosts(NamedTuple):
     join: bool
     idle: int
     covered: int
+    collective: int
 
 
 @compiled
@@ -162,6 +163,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
         costs.correction,
         costs.idle,
         costs.covered,
+        costs.collective,
     )
 
 
@@ -170,7 +172,8 @@ def _widest_cap(
     rows: Rows, tables: WalkTables, costs: StretchCosts, times: StepTimes, layers: int
 ) -> int:
     """Return where the table of the widest cap begins whose transfers hide on every rank."""
-    room = times.qkv + times.attention + times.output_ffn + times.launch_per_layer
+    room = times.qkv + times.attention + times.output_ffn + times.collective
+    room += times.launch_per_layer
     room = room * layers + times.lm_head + times.draft + times.launch_per_step
     chosen = 0
     for rung in range(1, tables.rung_blocks.shape[0]):

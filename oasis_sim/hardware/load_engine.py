@@ -49,6 +49,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         draft_reads_kv=fields.flag("draft_reads_kv", default=False),
         static_batches=fields.flag("static_batches", default=False),
         tensor_parallel=fields.flag("tensor_parallel", default=True),
+        collective_apart=fields.flag("collective_apart", default=False),
     )
 
 

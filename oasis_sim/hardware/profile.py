@@ -138,6 +138,8 @@ class EngineCosts:
     `draft_layers`; without, those layers include it.
     With `static_batches` all requests of a batch start together and the next batch starts when
     the last of them has ended. An engine that is not `tensor_parallel` runs on one GPU.
+    With `collective_apart` collectives keep their pace beside transfers; without, these slow them
+    as they slow linear layers.
     """
 
     name: str
@@ -161,6 +163,7 @@ class EngineCosts:
     draft_reads_kv: bool = False
     static_batches: bool = False
     tensor_parallel: bool = True
+    collective_apart: bool = False
 
     def reserved_per_gpu(self, tp: int) -> int:
         """Return the HBM bytes of one of `tp` GPUs that are neither weights nor KV."""

@@ -174,8 +174,10 @@ class EventPipeline:
         yield from self._work(rank, times.attention, times.rates[ATTENTION])
         self.event("attention", rank, t, layer).succeed()
         yield self._meet("attended", t, layer)
+        yield self.env.timeout(times.collective // 2)
         yield from self._linear(rank, times.output_ffn, times)
         yield self._meet("layer", t, layer)
+        yield self.env.timeout(times.collective - times.collective // 2)
 
     def _predict(self, rank: int) -> Steps:
         for t, times in enumerate(self.steps):

@@ -84,6 +84,7 @@ durations = st.integers(0, 2_000)
 idle_shares = st.sampled_from([RATE_ONE, RATE_ONE, RATE_ONE // 2, 700_000])
 rate = st.sampled_from([0, RATE_ONE // 3, RATE_ONE // 2, 700_000, RATE_ONE])
 covered_rates = st.sampled_from([0, 0, RATE_ONE // 4, RATE_ONE // 2, 800_000, RATE_ONE])
+collectives = st.sampled_from([0, 0, 7, 500])
 
 
 @st.composite
@@ -101,7 +102,7 @@ def pipelines(draw: st.DrawFn) -> Case:
         if idle < RATE_ONE:  # a prediction that outlasts the foreground would be computed again
             rates[BACKGROUND] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
-        modes = (bool(next_layer), correction, idle, draw(covered_rates))
+        modes = (bool(next_layer), correction, idle, draw(covered_rates), draw(collectives))
         steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes))
         transfers.append([[draw(durations) for _ in range(layers)] for _ in range(ranks)])
     return steps, transfers
@@ -131,7 +132,7 @@ def alike_layers(draw: st.DrawFn) -> Case:
     idle = draw(idle_shares)
     if idle < RATE_ONE:
         rates[BACKGROUND] = RATE_ONE
-    covered = draw(covered_rates)
+    covered, apart = draw(covered_rates), draw(collectives)
     short, long = st.integers(0, 40), st.sampled_from([0, 10, 90, 200])
     numbers = [draw(short) for _ in range(11)]
     join = draw(st.booleans())
@@ -139,7 +140,7 @@ def alike_layers(draw: st.DrawFn) -> Case:
     for _ in range(draw(st.integers(1, 5))):
         # Attention takes longer as contexts grow.
         numbers[2] += draw(st.integers(0, 2))
-        modes = (bool(next_layer), correction, idle, covered)
+        modes = (bool(next_layer), correction, idle, covered, apart)
         steps.append(StepTimes(*numbers, bool(on_demand), rates, join, *modes))
         other = draw(st.integers(0, layers))
         moves = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -366,6 +367,7 @@ def test_calls_of_nccl(nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sum is in place, bf16, on the current stream and the rank's own communicator."""
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     monkeypatch.setenv("NCCL_GRAPH_REGISTER", "1")
+    monkeypatch.delenv("NCCL_PROTO", raising=False)
     stream = SimpleNamespace(cuda_stream=77)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     group = NcclGroup(2)
@@ -375,9 +377,7 @@ def test_calls_of_nccl(nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [call[0] for call in nccl.calls]
     assert ["ncclCommInitAll", "ncclAllReduce", *["ncclCommDestroy"] * 2] == names
     assert ("ncclAllReduce", 4096, 4096, 10, 9, 0, 0x1001, 77) == nccl.calls[1]
-    import os
-
-    assert ("1", "0") == (os.environ["NCCL_GRAPH_REGISTER"], os.environ["NCCL_NVLS_ENABLE"])
+    assert ("1", "LL") == (os.environ["NCCL_GRAPH_REGISTER"], os.environ["NCCL_PROTO"])
 
 
 def test_an_error_of_nccl_is_told(nccl: FakeNccl) -> None:
