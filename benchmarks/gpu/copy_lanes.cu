@@ -26,7 +26,7 @@
   } while (0)
 
 constexpr size_t kPool = size_t(4) << 30, kWhole = 100000;
-constexpr int kLayers = 36, kStreams = 4;
+constexpr int kLayers = 36, kStreams = 8;
 
 struct Case {
   size_t unit, count;
@@ -94,7 +94,7 @@ void report_threads(const Case& c, Copies& copies, cudaStream_t* streams) {
                                  &attributes, &index, 1, streams[lane]));
     }
   };
-  for (int repeat = 0; repeat < 20; ++repeat) {
+  for (int repeat = 0; repeat < 40; ++repeat) {
     CHECK(cudaDeviceSynchronize());
     auto start = std::chrono::steady_clock::now();
     std::vector<std::thread> threads;
@@ -119,7 +119,9 @@ int main(int argc, char** argv) {
   for (auto& stream : streams)
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   std::mt19937_64 random(1);
-  for (size_t unit : {size_t(8192), size_t(16384)})
+  std::vector<size_t> units{8192, 16384};
+  if (in_threads) units.push_back(32768);
+  for (size_t unit : units)
     for (size_t count : {size_t(384), size_t(768)}) {
       Copies copies;
       for (size_t i = 0; i < count * kLayers; ++i) {
@@ -128,7 +130,7 @@ int main(int argc, char** argv) {
         copies.size.push_back(unit);
       }
       if (in_threads) {
-        for (int lanes : {1, 2, 4}) report_threads({unit, count, false, lanes, 0}, copies, streams);
+        for (int lanes : {1, 2, 3, 4, 6, 8}) report_threads({unit, count, false, lanes, 0}, copies, streams);
         continue;
       }
       for (bool single : {false, true})
