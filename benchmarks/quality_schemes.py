@@ -17,11 +17,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from quality_index import decode_options, prompt_of
 from quality_smollm2 import ROOT, TEXTS, commit
 
 from oasis_sim.quality import QualityOptions, own_units
+from oasis_sim.quality.bootstrap import BlockBootstrap, Estimate
 from oasis_sim.quality.study import study_trajectory
 from oasis_sim.record import ProgressLines, RecordedModel, load_recorded_model
 from oasis_sim.record.trajectory import Trajectory, follow
@@ -57,8 +59,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true")
     arguments = parser.parse_args()
     if arguments.table:
-        for row in json.loads(RESULT.read_text(encoding="utf-8"))["schemes"]:
-            print(markdown(row))
+        print("\n".join(table(json.loads(RESULT.read_text(encoding="utf-8")))))
         return
     model = load_recorded_model(arguments.model)
     found = study(model, arguments.text, arguments.steps)
@@ -99,15 +100,26 @@ def decode(model: RecordedModel, path: Trajectory, scheme: Scheme, text: str) ->
     return {**case, "scheme": scheme.to_config(), "key_index": about["key_index"]}
 
 
-def markdown(row: dict[str, Any]) -> str:
-    """Return a scheme's row for docs/quality.md."""
+def table(found: dict[str, Any]) -> list[str]:
+    """Return the rows for docs/quality.md; KL beside that of ``on-demand`` is paired by step."""
+    boot = BlockBootstrap(found["steps"] - 1, resamples=2000, seed=0)
+    kl = {row["scheme"]["name"]: np.array(row["kl_by_step"]) for row in found["schemes"]}
+    more = {name: boot.estimate(steps - kl["on-demand"]) for name, steps in kl.items()}
+    return [markdown(row, more[row["scheme"]["name"]]) for row in found["schemes"]]
+
+
+def markdown(row: dict[str, Any], more: Estimate) -> str:
+    """Return a scheme's row."""
     kl, scheme = row["kl"], row["scheme"]
+    above = f"{more.mean:+.3f} [{more.low:+.3f}, {more.high:+.3f}]"
+    above = "-" if scheme["name"] == "on-demand" else above
     tokens = (
         row["chosen_blocks"] + scheme.get("sink_blocks", 0) + scheme.get("recent_blocks", 0)
     ) * scheme["block_tokens"]
     return (
         f"| {scheme['name']} | {scheme['block_tokens']} | {tokens} | {kl['mean']:.3f} "
-        f"[{kl['low']:.3f}, {kl['high']:.3f}] | {row['top1_agreement']['mean']:.2f} "
+        f"[{kl['low']:.3f}, {kl['high']:.3f}] "
+        f"| {above} | {row['top1_agreement']['mean']:.2f} "
         f"| {row['nll_difference']['mean']:+.3f} | {row['attention_mass']['mean']:.3f} "
         f"| {row['overlap']['mean']:.2f} | {row['bytes_per_step'] / 2**20:.2f} |"
     )
