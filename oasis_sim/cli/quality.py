@@ -252,6 +252,11 @@ def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> Qu
     request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
     follow = options.decode.steps + 1 if options.decode.trajectory == "text" else 0
     prompt = recording.build_prompt(model.tokenizer, text, request, follow)
+    whole = len(prompt.tokens) + options.decode.steps
+    for budget in sorted({scheme.budget_tokens for scheme in schemes}):
+        if budget >= whole:
+            text = f"a budget of {budget:,} tokens holds all {whole:,} of the text: nothing is left out"
+            note(f"{text}; use a smaller --budget or a longer prompt", job.quiet)
     backend = None
     if job.device != "cpu":
         from gpu_exec.model.backend import open_backend

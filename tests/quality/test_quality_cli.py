@@ -166,6 +166,15 @@ def test_tables_of_several_schemes_name_them(model_folder, text_file, capsys):
     assert {"oasis", "quest", "hisparse", "infinigen"} == {row["scheme"] for row in rows}
 
 
+def test_a_budget_of_the_whole_text_is_told(model_folder, text_file, capsys):
+    """It costs nothing because nothing is selected: a note says so, for that budget alone."""
+    line = [word for word in arguments(model_folder("llama"), text_file) if word != "--quiet"]
+    assert 0 == main([*line, "--no-free-run"])
+    err = capsys.readouterr().err
+    assert "a budget of 128 tokens holds all 104 of the text" in err
+    assert "a budget of 24" not in err
+
+
 def test_a_scheme_named_twice_is_refused(model_folder, text_file, capsys):
     """One message, before the model is read."""
     line = arguments(model_folder("llama"), text_file, "--scheme", "oasis,quest,oasis")
