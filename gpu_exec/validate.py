@@ -18,7 +18,6 @@ from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed, TargetMissed, UsageError
 from oasis_sim.units import PS_PER_MS
 
-MIN_CASES = 16
 MIN_REPEATS = 5
 MEDIAN_BOUND_PCT = 3.0
 MAX_BOUND_PCT = 8.0

@@ -17,7 +17,6 @@ FIT_SIZES = (4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, 1 * MIB)
 FIT_COUNTS = (1, 4, 16, 64, 256)
 JUDGE_SIZES = (8 * KIB, 24 * KIB, 32 * KIB, 96 * KIB, 128 * KIB, 512 * KIB)
 JUDGE_COUNTS = (2, 10, 40, 150)
-SMALLEST_UNIT = 8
 
 
 @dataclass(frozen=True)

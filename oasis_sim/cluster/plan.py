@@ -12,7 +12,7 @@ from oasis_sim.network import NetworkProfile, load_network
 from oasis_sim.scheme import Scheme
 from oasis_sim.units import format_bytes
 
-FULL, PARTIAL = TRANSFERS = ("full", "partial")
+FULL, PARTIAL = "full", "partial"
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from enum import IntEnum
 
 import numpy as np
 
-from oasis_sim.engine.memory import Footprint
 from oasis_sim.engine.stretch import Rows
 
 
@@ -58,12 +57,6 @@ class Job:
         self.generated += tokens
         self.hbm_bytes += tokens * growth
         return tokens * growth
-
-    def needs_hbm(self, sizes: Footprint) -> int:
-        """Return the HBM bytes that the job needs in its present phase and context."""
-        if self.phase is Phase.SPARSE:
-            return sizes.sparse_bytes(self.context)
-        return sizes.dense_bytes(max(self.context, self.target))
 
 
 def rows_of(sparse: Sequence[Job], dense: Sequence[Job]) -> Rows:

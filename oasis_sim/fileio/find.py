@@ -21,30 +21,15 @@ class _Shelf:
     package: str
     folder: str
     suffixes: tuple[str, ...]
-    list_command: str
 
 
 _COMPRESSED = ("", ".gz", ".zst")
 _SHELVES: dict[str, _Shelf] = {
-    "profile": _Shelf(
-        "hardware profile",
-        "oasis_sim",
-        "hw_profiles",
-        (".yaml", ".yml"),
-        "oasis-sim profiles",
-    ),
-    "trace": _Shelf("trace", "oasis_sim", "traces", (".jsonl", ".npz"), "oasis-sim trace info"),
-    "model": _Shelf("model", "oasis_sim.model", "configs", (".json",), "oasis-sim models"),
-    "scheme": _Shelf(
-        "scheme", "oasis_sim.scheme", "presets", (".yaml", ".yml"), "oasis-sim schemes"
-    ),
-    "network": _Shelf(
-        "network profile",
-        "oasis_sim.network",
-        "presets",
-        (".yaml", ".yml"),
-        "oasis-sim networks",
-    ),
+    "profile": _Shelf("hardware profile", "oasis_sim", "hw_profiles", (".yaml", ".yml")),
+    "trace": _Shelf("trace", "oasis_sim", "traces", (".jsonl", ".npz")),
+    "model": _Shelf("model", "oasis_sim.model", "configs", (".json",)),
+    "scheme": _Shelf("scheme", "oasis_sim.scheme", "presets", (".yaml", ".yml")),
+    "network": _Shelf("network profile", "oasis_sim.network", "presets", (".yaml", ".yml")),
 }
 
 

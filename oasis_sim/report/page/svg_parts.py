@@ -12,7 +12,6 @@ from oasis_sim.report.page.markup import Markup, element, join
 from oasis_sim.report.page.scales import Scale, tick
 
 WIDTH = 480.0
-TEXT_PX = 13.0
 CHARACTER_PX = 8.6
 LINE_PX = 17.0
 KEY_ROW_PX = 20.0
