@@ -255,8 +255,9 @@ def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> Qu
     whole = len(prompt.tokens) + options.decode.steps
     for budget in sorted({scheme.budget_tokens for scheme in schemes}):
         if budget >= whole:
-            text = f"a budget of {budget:,} tokens holds all {whole:,} of the text: nothing is left out"
-            note(f"{text}; use a smaller --budget or a longer prompt", job.quiet)
+            said = f"a budget of {budget:,} tokens holds all {whole:,} of the text"
+            fix = "use a smaller --budget or a longer prompt"
+            note(f"{said}: nothing is left out; {fix}", job.quiet)
     backend = None
     if job.device != "cpu":
         from gpu_exec.model.backend import open_backend
