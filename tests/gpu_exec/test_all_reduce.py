@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,14 +30,17 @@ from gpu_exec.nccl import NcclGroup
 from gpu_exec.replay import replay
 from gpu_exec.replay_table import replay_lines
 from gpu_exec.sums import EXACT, Floats, contribution, expected_sum, ring_all_reduce
+from oasis_sim.cli.main import main
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import GpuUnavailable, RunFailed
+from oasis_sim.units import PS_PER_MS
 from tests.gpu_exec.fake_group import FakeGroup
 from tests.gpu_exec.fake_step import FakeStep, FakeTorch
 from tests.gpu_exec.schedule_cases import Case, make_schedule
 
 CASE = Case(steps=3, layers=2, kv_heads=4, rows=3, head_dim=128, host_blocks=30, pool_blocks=8)
 HOST_BYTES = 1 << 20
+ROOT = Path(__file__).parents[2]
 
 
 def schedule_of(collective_ps: int = 0) -> Schedule:
@@ -385,3 +390,33 @@ def test_an_error_of_nccl_is_told(nccl: FakeNccl) -> None:
     nccl.code = 1
     with pytest.raises(RunFailed, match=r"ncclCommInitAll: unhandled cuda error \(NCCL error 1\)"):
         NcclGroup(2)
+
+
+# Measured ---------------------------------------------------------------------------------------
+
+RUN = ["--profile", "h200", "--engine", "gpu_exec", "--tp", "2", "--requests", "128", "--quiet"]
+RUN += ["--concurrency", "128", "--output-tokens", "1024", "--host-memory", "2000GB"]
+
+
+def measured_ms(protocol: str | None, transfer: bool) -> float:
+    """Return the step time of two H200, with all-reduces and the usual gather."""
+    rows = json.loads((ROOT / "validation" / "ablations-two-h200.json").read_text())["rows"]
+    found = [
+        row["step_ms"]
+        for row in rows
+        if row["all_reduce"] and row["transfer"] is transfer and row.get("protocol") == protocol
+    ]
+    return float(found[0])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "protocol", "transfer"), [("0.05", "LL", True), ("0", None, False)]
+)
+def test_two_gpus_are_simulated_within_the_bound(
+    ratio: str, protocol: str | None, transfer: bool, tmp_path: Path
+) -> None:
+    """The step of the documented run, all-reduces included, is within 8 % of the measured one."""
+    assert 0 == main(["run", *RUN, "--fetch-ratio", ratio, "--out", str(tmp_path / "run")])
+    schedule = Schedule.load(tmp_path / "run" / "schedule.npz")
+    simulated = float(schedule.sim_step_ps.mean()) / PS_PER_MS
+    assert simulated == pytest.approx(measured_ms(protocol, transfer), rel=0.08)
