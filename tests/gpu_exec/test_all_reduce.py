@@ -1,10 +1,8 @@
-"""All-reduces of a split step without a GPU: sums, order, failures, and what a replay says."""
+"""All-reduces of a split step without a GPU: order, failures, and what a replay says."""
 
 from __future__ import annotations
 
-import ctypes
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,27 +10,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import gpu_exec.executor_cuda
 import gpu_exec.kernels.memory
 import gpu_exec.kernels.program
 import gpu_exec.step
 from gpu_exec.compare import ALL_REDUCE
-from gpu_exec.executor_cpu import SUM_ELEMENTS, CpuExecutor
 from gpu_exec.executor_cuda import CudaExecutor
 from gpu_exec.kernels.config import StageSwitches
 from gpu_exec.kernels.marks import Marks
 from gpu_exec.kernels.program import StepProgram
 from gpu_exec.kernels.rank_sum import StepSums
-from gpu_exec.nccl import NcclGroup
 from gpu_exec.replay import replay
-from gpu_exec.replay_table import replay_lines
-from gpu_exec.sums import EXACT, Floats, contribution, expected_sum, ring_all_reduce
 from oasis_sim.cli.main import main
 from oasis_sim.engine.schedule import Schedule
-from oasis_sim.errors import GpuUnavailable, RunFailed
+from oasis_sim.errors import RunFailed
 from oasis_sim.units import PS_PER_MS
 from tests.gpu_exec.fake_group import FakeGroup
 from tests.gpu_exec.fake_step import FakeStep, FakeTorch
@@ -50,77 +42,6 @@ def schedule_of(collective_ps: int = 0) -> Schedule:
     meta = {**plain.meta, "stages": [*plain.stages, "output_ffn"], "tp": 2}
     meta["collective_ps"] = [collective_ps] * plain.steps
     return replace(plain, meta=meta, sim_stage_ps=times)
-
-
-# Sums -------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=60, deadline=None)
-@given(ranks=st.integers(1, 9), elements=st.integers(1, 50), site=st.integers(0, 6))
-def test_the_ring_gives_every_rank_the_sum(ranks: int, elements: int, site: int) -> None:
-    """Whatever the sizes, all ranks end with the sum of what all had, exactly."""
-    parts = [contribution(rank, ranks, elements, 6)[site:][:elements] for rank in range(ranks)]
-    buffers = [part.copy() for part in parts]
-    ring_all_reduce(buffers)
-    whole = np.sum(np.stack(parts), axis=0)
-    assert all(np.array_equal(whole, buffer) for buffer in buffers)
-    assert np.array_equal(whole, expected_sum(ranks, elements, 6)[site:][:elements])
-
-
-@pytest.mark.parametrize("ranks", [2, 3, 8, 128, 256])
-def test_patterns_are_exact_and_tell_ranks_and_sites_apart(ranks: int) -> None:
-    """No sum leaves what bf16 holds exactly; no rank or site can stand in for another."""
-    whole = expected_sum(ranks, 4096, 72)
-    assert whole.max() <= EXACT
-    assert not np.array_equal(contribution(0, ranks, 4096, 0), contribution(1, ranks, 4096, 0))
-    same = [(whole[:4096] == whole[site : site + 4096]).mean() for site in range(1, 72)]
-    assert max(same) < 0.3
-
-
-# The reference executor -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("devices", [2, 4])
-def test_reference_checks_every_sum(devices: int) -> None:
-    """Two all-reduces per layer, of all devices, each element checked."""
-    report = replay(make_schedule(CASE), CpuExecutor(make_schedule(CASE), devices), "test")
-    assert () == report.problems
-    assert 2 * CASE.layers == report.all_reduces
-    each = 2 * CASE.layers * devices * SUM_ELEMENTS
-    assert [(each, 0)] * CASE.steps == [(row.sums_checked, row.wrong_sums) for row in report.steps]
-    assert any("wrong 0" in line for line in replay_lines(report))
-
-
-def test_without_all_reduces() -> None:
-    """A single device has none; several have none when they are left out."""
-    for devices, wanted in ((1, True), (2, False)):
-        executor = CpuExecutor(make_schedule(CASE), devices, all_reduce=wanted)
-        report = replay(make_schedule(CASE), executor, "test")
-        assert (0, 0) == (report.all_reduces, sum(row.sums_checked for row in report.steps))
-        assert not any("all-reduce" in line for line in replay_lines(report))
-
-
-@pytest.mark.parametrize("fault", ["no sum", "one rank missing", "torn", "swapped chunks"])
-def test_a_wrong_sum_fails_the_reference(fault: str) -> None:
-    """A sum that is missing, partial, torn or misplaced ends the replay."""
-
-    class Faulty(CpuExecutor):
-        def _sum(self, buffers: list[Floats]) -> None:
-            if fault == "one rank missing":
-                buffers[0][:] = 0
-            if fault != "no sum":
-                super()._sum(buffers)
-            if fault == "torn":
-                buffers[1][-1] += 1
-            elif fault == "swapped chunks":
-                buffers[1][:] = np.roll(buffers[1], SUM_ELEMENTS // 2)
-
-    report = replay(make_schedule(CASE), Faulty(make_schedule(CASE), 2), "test")
-    with pytest.raises(RunFailed, match="wrong elements of all-reduces"):
-        report.check()
-
-
-# The order of a layer ---------------------------------------------------------------------------
 
 
 def run_layer(monkeypatch: pytest.MonkeyPatch, rank: int | None, **switches: bool) -> list[Any]:
@@ -316,80 +237,6 @@ def test_a_device_that_fails_lets_the_other_go(
     executor.close()
     assert "aborted" == FakeGroup.opened[0].state
     assert all(step.closed for step in FakeStep.opened)
-
-
-# NCCL -------------------------------------------------------------------------------------------
-
-
-def test_without_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the library is missing, the message says what to install and what works without."""
-
-    def nothing(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", nothing)
-    with pytest.raises(GpuUnavailable, match=r"nvidia-nccl-cu13.*--no-all-reduce"):
-        NcclGroup(2)
-
-
-class FakeNccl:
-    """The C interface: notes calls; `code` is what the next calls return."""
-
-    def __init__(self, code: int = 0) -> None:
-        self.code = code
-        self.calls: list[tuple[Any, ...]] = []
-        self.ncclGetErrorString = self._text
-
-    @staticmethod
-    def _text(code: int) -> bytes:
-        return b"unhandled cuda error"
-
-    def __getattr__(self, name: str) -> Any:
-        def call(*arguments: Any) -> int:
-            plain = [getattr(value, "value", value) for value in arguments]
-            self.calls.append((name, *plain))
-            if name == "ncclCommInitAll":
-                arguments[0][:] = [0x1000 + rank for rank in range(arguments[1])]
-            return self.code
-
-        return call
-
-
-@pytest.fixture
-def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
-    """Replace the library."""
-
-    def text(code: int) -> bytes:
-        return b"unhandled cuda error"
-
-    library = FakeNccl()
-    library.ncclGetErrorString = text
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    return library
-
-
-def test_calls_of_nccl(nccl: FakeNccl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum is in place, bf16, on the current stream and the rank's own communicator."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    monkeypatch.setenv("NCCL_GRAPH_REGISTER", "1")
-    monkeypatch.delenv("NCCL_PROTO", raising=False)
-    stream = SimpleNamespace(cuda_stream=77)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    group = NcclGroup(2)
-    group.all_reduce(1, SimpleNamespace(data_ptr=lambda: 4096, numel=lambda: 10))
-    group.close()
-    group.abort()  # after close there is nothing to end
-    names = [call[0] for call in nccl.calls]
-    assert ["ncclCommInitAll", "ncclAllReduce", *["ncclCommDestroy"] * 2] == names
-    assert ("ncclAllReduce", 4096, 4096, 10, 9, 0, 0x1001, 77) == nccl.calls[1]
-    assert ("1", "LL") == (os.environ["NCCL_GRAPH_REGISTER"], os.environ["NCCL_PROTO"])
-
-
-def test_an_error_of_nccl_is_told(nccl: FakeNccl) -> None:
-    """A call that fails names itself, the text and the code."""
-    nccl.code = 1
-    with pytest.raises(RunFailed, match=r"ncclCommInitAll: unhandled cuda error \(NCCL error 1\)"):
-        NcclGroup(2)
 
 
 # Measured ---------------------------------------------------------------------------------------
