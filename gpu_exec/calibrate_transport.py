@@ -101,8 +101,8 @@ class TransportCalibration:
     def _speeds(self, name: str, block: int, line: Line) -> tuple[float, float]:
         """Return the speed of a transfer beside work and once that is done, in units of it alone.
 
-        Two transfers that outlast linear layers, and attention: what the longer takes more, it takes
-        after them; what the shorter has left then, it has not done beside them.
+        Two transfers that outlast linear layers, and attention: what the longer takes more, it
+        takes after them; what the shorter has left then, it has not done beside them.
         """
         more_ms = longer_ms = done_ms = work_ms = 0.0
         for stage in (LINEAR, ATTENTION):

@@ -27,7 +27,7 @@ OK, WARN, MISSING, INFO = "ok", "warn", "missing", "info"
 PCIE_GB_PER_S_PER_LANE = {3: 0.985, 4: 1.969, 5: 3.938, 6: 7.563}
 """Nominal payload rate of one lane and direction (PCI Express base specifications)."""
 MIN_DRIVER = 580
-PACKAGES = ("numpy", "numba", "torch", "triton", "transformers", "gguf", "nixl")
+PACKAGES = ("numpy", "numba", "torch", "triton", "nvidia-nccl-cu13", "transformers", "gguf", "nixl")
 _SMALL_FILE_BYTES = 1 << 16
 
 

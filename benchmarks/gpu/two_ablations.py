@@ -49,6 +49,7 @@ def measure(executor: CudaExecutor, switches: dict[str, bool], **gather: Any) ->
     executor.reconfigure(stages=StageSwitches(**switches), **gather)
     repeats = [statistics.mean(window) for window in executor.window_ms(REPEATS)]
     row = {**switches, **gather, "step_ms": statistics.median(repeats), "repeats_ms": repeats}
+    row["protocol"] = os.environ["NCCL_PROTO"]
     row["stage_ms"] = dict(executor.stage_ms())
     spans = [step.spans_ms("all_reduce") for step in executor._steps]
     row["own_ms"] = sum(map(min, zip(*spans, strict=True)))
@@ -74,7 +75,6 @@ def protocols(executor: CudaExecutor, path: Path, rows: list[dict[str, Any]]) ->
     for protocol in PROTOCOLS:
         join_again(executor, protocol)
         rows.append(measure(executor, {"all_reduce": True, "transfer": True}, **BASE))
-        rows[-1]["protocol"] = protocol
         keep(executor, path, rows)
 
 

@@ -245,25 +245,24 @@ RUN = ["--profile", "h200", "--engine", "gpu_exec", "--tp", "2", "--requests", "
 RUN += ["--concurrency", "128", "--output-tokens", "1024", "--host-memory", "2000GB"]
 
 
-def measured_ms(protocol: str | None, transfer: bool) -> float:
-    """Return the step time of two H200, with all-reduces and the usual gather."""
+def measured_ms(transfer: bool) -> float:
+    """Return the step time of two H200, with all-reduces and, beside the usual gather, LL."""
     rows = json.loads((ROOT / "validation" / "ablations-two-h200.json").read_text())["rows"]
     found = [
         row["step_ms"]
         for row in rows
-        if row["all_reduce"] and row["transfer"] is transfer and row.get("protocol") == protocol
+        if row["all_reduce"] and row["transfer"] is transfer
+        if not transfer or row.get("protocol") == "LL"
     ]
     return float(found[0])
 
 
-@pytest.mark.parametrize(
-    ("ratio", "protocol", "transfer"), [("0.05", "LL", True), ("0", None, False)]
-)
+@pytest.mark.parametrize(("ratio", "transfer"), [("0.05", True), ("0", False)])
 def test_two_gpus_are_simulated_within_the_bound(
-    ratio: str, protocol: str | None, transfer: bool, tmp_path: Path
+    ratio: str, transfer: bool, tmp_path: Path
 ) -> None:
     """The step of the documented run, all-reduces included, is within 8 % of the measured one."""
     assert 0 == main(["run", *RUN, "--fetch-ratio", ratio, "--out", str(tmp_path / "run")])
     schedule = Schedule.load(tmp_path / "run" / "schedule.npz")
     simulated = float(schedule.sim_step_ps.mean()) / PS_PER_MS
-    assert simulated == pytest.approx(measured_ms(protocol, transfer), rel=0.08)
+    assert simulated == pytest.approx(measured_ms(transfer), rel=0.08)

@@ -49,7 +49,6 @@ class FakeNccl:
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> FakeNccl:
     """Replace the library."""
-
     library = FakeNccl()
     monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
     return library
