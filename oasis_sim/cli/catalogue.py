@@ -112,7 +112,10 @@ def schemes(context: click.Context, output_format: str) -> None:
 @click.argument("name")
 @format_option
 def show_scheme(name: str, output_format: str) -> None:
-    """Show a scheme, built in or a file: what is resident, what moves when, what waits."""
+    """Show a scheme, built in or a file.
+
+    It says what is resident, what moves when, and what waits.
+    """
     from oasis_sim.scheme import load_scheme
     from oasis_sim.scheme.explain import explain
 

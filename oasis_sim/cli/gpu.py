@@ -8,6 +8,7 @@ import click
 
 from oasis_sim.cli.gpu_options import FORMAT, GPU, HELP, HOST_MEMORY, QUIET, emit, size_of
 from oasis_sim.cli.once import OnceCommand
+from oasis_sim.cli.reworded import reworded
 from oasis_sim.cli.terminal import note, progress_bar
 from oasis_sim.errors import UsageError
 from oasis_sim.text import plain
@@ -83,6 +84,7 @@ def replay(
     report.check()
 
 
+@reworded(gpu="Exit 5 when the GPU commands cannot run here.")
 @click.command(cls=OnceCommand, context_settings=HELP)
 @GPU
 @click.option("--profile", metavar="NAME|FILE", help="Compare the link with this profile's.")
@@ -90,7 +92,7 @@ def replay(
 def doctor(gpu: bool, profile: str | None, output_format: str) -> None:
     """Check driver, link, pinned memory, free HBM and software of this machine.
 
-    Exits 0 whatever it finds, but 5 with --gpu when the GPU commands cannot run here.
+    Exits 0 whatever it finds, unless --gpu is given.
     """
     from gpu_exec.device import require_gpu
     from gpu_exec.doctor import diagnose, to_json

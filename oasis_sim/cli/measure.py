@@ -46,7 +46,13 @@ if TYPE_CHECKING:
     metavar="NAME|FILE",
     help="Profile that gives limits which one card cannot show (datasheet, network, prefill).",
 )
-@click.option("--model", default="qwen3-8b", show_default=True, metavar="NAME|FILE")
+@click.option(
+    "--model",
+    default="qwen3-8b",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Model whose shapes are measured.",
+)
 @click.option("--raw", type=click.Path(path_type=Path), help="Also write every reading as JSON.")
 @click.option(
     "--from-raw", type=click.Path(path_type=Path), help="Derive the profile from such a file."
@@ -158,8 +164,20 @@ def _derive_again(
 
 @click.command(cls=OnceCommand, context_settings=HELP)
 @GPU
-@click.option("--profile", default="h200", show_default=True, metavar="NAME|FILE")
-@click.option("--model", default="qwen3-8b", show_default=True, metavar="NAME|FILE")
+@click.option(
+    "--profile",
+    default="h200",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Hardware profile that is simulated.",
+)
+@click.option(
+    "--model",
+    default="qwen3-8b",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Model whose shapes are measured.",
+)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -170,7 +188,13 @@ def _derive_again(
     type=click.Path(path_type=Path),
     help="Simulate again what such a file measured; needs no GPU and writes nothing.",
 )
-@click.option("--repeats", type=click.IntRange(5, 1000), default=5, show_default=True)
+@click.option(
+    "--repeats",
+    type=click.IntRange(5, 1000),
+    default=5,
+    show_default=True,
+    help="Runs of each configuration.",
+)
 @HOST_MEMORY
 @FORMAT
 @QUIET

@@ -16,6 +16,7 @@ from oasis_sim.cli.options import output_options, scenario_options_but_scheme
 from oasis_sim.cli.plan_jobs import jobs_of
 from oasis_sim.cli.plan_more import asked_about, crossovers_of, evidence_of, in_order
 from oasis_sim.cli.report_files import check_place, format_of, write_report
+from oasis_sim.cli.reworded import reworded
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import InputError, TargetMissed
 
@@ -27,26 +28,16 @@ if TYPE_CHECKING:
 DEFAULT_SCHEMES = "dense,oasis"
 UNSAID = ("workers", "quiet", "output_format", "reports", "force")
 """Options that change nothing in the result: the command that repeats it goes without them."""
-MEANINGS = {
-    "concurrency": "Most requests in a replica at once.  [default: no bound]",
-    "requests": "Requests simulated.  [default: 500 random arrivals or more, or the whole file]",
-    "rate": "Random arrivals per second (Poisson), of the whole load.",
-    "every": "Plan for every n-th request of that file.",
-    "tp": "GPUs of a replica.  [default: 1, 2, 4 and 8 are tried]",
-}
-"""What shared options mean to a plan."""
 
 
-def as_plans_mean(command: click.Command) -> click.Command:
-    """Reword the help of shared options; `--steps`, which a plan refuses, is not shown."""
-    for option in command.params:
-        if isinstance(option, click.Option):
-            option.help = MEANINGS.get(str(option.name), option.help)
-            option.hidden = option.name == "steps"
-    return command
-
-
-@as_plans_mean
+@reworded(
+    concurrency="Most requests in a replica at once.  [default: no bound]",
+    requests="Requests simulated.  [default: 500 random arrivals or more, or the whole file]",
+    rate="Random arrivals per second (Poisson), of the whole load.",
+    every="Plan for every n-th request of that file.",
+    tp="GPUs of a replica.  [default: 1, 2, 4 and 8 are tried]",
+    steps="",
+)
 @click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--gpu", metavar="NAMES", help="Hardware profiles, with commas.  [default: that of --profile]"

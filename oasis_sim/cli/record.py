@@ -159,7 +159,13 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
 @click.option(
     "--checkpoint", type=_PATH, help="Folder to keep finished parts in; the command goes on there."
 )
-@click.option("--format", "output", type=click.Choice(["table", "json"]), default="table")
+@click.option(
+    "--format",
+    "output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    help="What standard output carries.",
+)
 @click.option("--quiet", is_flag=True, help="Show no progress.")
 def record(force: bool, output: str, block_sizes: tuple[int, ...], **options: Any) -> None:
     """Record the attention trace of MODEL on a text, a chat or token ids.

@@ -19,7 +19,7 @@ from oasis_sim.errors import UsageError
     "--format",
     "report_format",
     type=click.Choice(REPORT_FORMATS),
-    help="html, md or csv.  [default: that of --out, else html]",
+    help="What the report is.  [default: that of --out, else html]",
 )
 @click.option(
     "--out",

@@ -12,6 +12,7 @@ import click
 from oasis_sim.cli.disaggregation import disaggregation_options_but_workers
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import FORMATS, scenario_options
+from oasis_sim.cli.reworded import reworded
 from oasis_sim.cli.sweep_points import canonical_grid, points_of
 from oasis_sim.cli.terminal import note, points_done
 from oasis_sim.errors import EXIT_INTERRUPTED, InputError, RunFailed
@@ -36,6 +37,7 @@ def read_shard(ctx: click.Context, param: click.Parameter, value: str | None) ->
     raise click.BadParameter(f"{value!r}: write i/n with i from 1 to n, such as 2/8", ctx, param)
 
 
+@reworded(scheme="KV cache scheme; several: --vary scheme=dense,oasis.  [default: oasis]")
 @click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("grid_file", metavar="[GRID.yaml]", required=False)
 @click.option(

@@ -159,7 +159,13 @@ def stats(
     multiple=True,
     help="Change one parameter; repeat for several.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Seed of its random numbers.",
+)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def synth(
     out: Path,
