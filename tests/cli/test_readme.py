@@ -70,13 +70,6 @@ def test_the_stated_errors_are_the_programs(
     assert line.split("|")[3].strip() == f"{found['mape_pct']:.1f} %"
 
 
-def test_every_file_that_the_readme_links_is_there() -> None:
-    """No link of the README leads nowhere."""
-    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
-    assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
-
-
 def test_the_validation_table_is_the_committed_file() -> None:
     """Each measured step time of validation/h200.json stands in the README with its error."""
     document = json.loads((ROOT / "validation" / "h200.json").read_text(encoding="utf-8"))
