@@ -206,6 +206,13 @@ def _load(place: ModelPlace, dtype: Any) -> tuple[Any, Any]:
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - the loaders raise anything on a broken file
+        if isinstance(error, KeyError) and error.args == (ATTENTION_NAME,):
+            raise InputError(
+                "hides its attention from the recorder: it attends in code of its own",
+                file=place.shown,
+                field="model_type",
+                fix="use a model whose code calls the library's attention functions",
+            ) from None
         text = printable(str(error).strip().split("\n")[0], 200)
         raise InputError(
             f"cannot be loaded as a model ({type(error).__name__}: {text})",

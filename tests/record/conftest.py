@@ -81,6 +81,9 @@ KINDS: dict[str, dict[str, object]] = {
     "gpt2": {"num_key_value_heads": None, "n_inner": 96},
     "opt": {"ffn_dim": 96, "word_embed_proj_dim": 64, "pad_token_id": 1},
     "granite": {"logits_scaling": 4.0},
+    "falcon": {"num_key_value_heads": None},
+    "bert": {"num_key_value_heads": None},
+    "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2},
     "gemma3_wide": {
         "model_type": "gemma3_text",
         "head_dim": 256,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from oasis_sim.errors import InputError
-from oasis_sim.record import RecordOptions, record
+from oasis_sim.record import RecordOptions, load_recorded_model, record
 from oasis_sim.residency.stats import trace_stats
 
 torch = pytest.importorskip("torch", reason="recording needs the extra 'record'")
@@ -16,11 +16,18 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 LOOSE = {"block_tokens": 8, "draft_budget_tokens": 24, "max_perplexity": 1e9, "steps": 6}
 
 
-def test_models_that_compute_otherwise_are_refused(tiny_model, tiny_prompt):
-    """Logits that the recorder does not see as the library computes them end the recording."""
-    model = tiny_model("granite")
+@pytest.mark.parametrize("kind", ["granite", "gpt_oss", "bert"])
+def test_models_that_compute_otherwise_are_refused(kind, tiny_model, tiny_prompt):
+    """Scaled logits, sinks beside the scores, sight of later tokens: the recording ends."""
+    model = tiny_model(kind)
     with pytest.raises(InputError, match="in a way that the recorder does not see"):
         record(model, tiny_prompt(model), RecordOptions(**LOOSE), name="tiny")
+
+
+def test_models_that_hide_their_attention_are_refused(model_folder):
+    """Falcon attends in code of its own, which the library says by a bare key."""
+    with pytest.raises(InputError, match="hides its attention from the recorder"):
+        load_recorded_model(model_folder("falcon"))
 
 
 def test_configurations_that_name_other_heads_are_refused(tiny_model, tiny_prompt):
