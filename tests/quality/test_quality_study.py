@@ -47,11 +47,15 @@ def prompt(model, tiny_prompt):
     return tiny_prompt(model, follow=STEPS + 1)
 
 
-@pytest.mark.parametrize("stage", ["decode", "full attention", "oasis, cases 5 to 6 of 6"])
+@pytest.mark.parametrize(
+    "stage",
+    ["decode", "full attention", "oasis, cases 5 to 6 of 6", "quest, cases 1 to 1 of 1"],
+)
 def test_goes_on_after_an_interruption(model, prompt, tmp_path, monkeypatch, stage):
     """Whenever it is interrupted, the study ends with the same numbers, and nothing is left."""
     monkeypatch.setattr("oasis_sim.quality.study.SIDE_BY_SIDE", 4)
     found = schemes(("draft", "previous"), (0.0, 0.5))[:6]
+    found = (*found, with_options(load_scheme("quest"), budget_tokens=32))
     whole = measure_quality(model, prompt, found, options()).to_json()
     place = tmp_path / "kept"
 
@@ -70,8 +74,10 @@ def test_goes_on_after_an_interruption(model, prompt, tmp_path, monkeypatch, sta
     )
     assert whole == again.to_json()
     assert not place.exists()
-    if stage.startswith("cases"):
-        assert "oasis, cases 1 to 4 of 6" not in seen
+    if "cases" in stage:
+        assert not {"full attention", "oasis, cases 1 to 4 of 6"} & set(seen)
+    if stage.startswith("quest"):
+        assert {stage} == {name for name in seen if "cases" in name}
 
 
 def test_equal_plans_are_decoded_once(model, prompt):
