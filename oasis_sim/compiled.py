@@ -23,17 +23,37 @@ from numba.core import event
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 PACKAGE = Path(__file__).parent
+NUMBERS = ("None", "bool", "int", "float", "tuple[int, int]")
+"""What uncounted functions may return, as their annotations say it."""
 IMPORT = re.compile(r"^from (oasis_sim[\w.]*) import", re.MULTILINE)
 
 
 def compiled(function: Function) -> Function:
     """Compile on the first call; keep the result on disk where a place for it can be found."""
+    return _compiled(function, counting=True)
+
+
+def uncounted(function: Function) -> Function:
+    """Compile like `compiled`, for inner loops: without counting references to arrays.
+
+    numba counts a reference, atomically, for every array and view that a function is given or
+    makes; in the decode pipeline that was more than half of the time. The caller holds the
+    arrays. Such a function may take views, but neither make arrays (numba refuses that) nor return
+    them (which would free them too early): TypeError unless it returns plain numbers or nothing.
+    """
+    returned = function.__annotations__["return"]
+    if returned not in NUMBERS:
+        raise TypeError(f"{function.__name__} returns {returned}, not one of {', '.join(NUMBERS)}")
+    return _compiled(function, counting=False)
+
+
+def _compiled(function: Function, *, counting: bool) -> Function:
     given = config.CACHE_DIR
     try:
         config.CACHE_DIR = str(_place(Path(function.__code__.co_filename), given) or "")
-        return cast("Function", njit(cache=True)(function))
+        return cast("Function", njit(cache=True, _nrt=counting)(function))
     except RuntimeError:  # no cache directory is writable
-        return cast("Function", njit(function))
+        return cast("Function", njit(_nrt=counting)(function))
     finally:
         config.CACHE_DIR = given
 

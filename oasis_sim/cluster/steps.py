@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.compiled import compiled
+from oasis_sim.compiled import compiled, uncounted
 from oasis_sim.engine.pipeline import run_step
 from oasis_sim.engine.state import NOW, OUT_END, OUT_WAIT, PipelineState
 from oasis_sim.engine.stretch import (
@@ -71,7 +71,7 @@ class FetchCosts(NamedTuple):
     late: int
 
 
-@compiled
+@uncounted
 def _fetch(remote: RemoteRows, fetch: FetchCosts, sizes: Int64, transfer: Int64, log: Int64) -> int:
     """Add the fetches of this step to the transfers; return how long late ones hold it up.
 

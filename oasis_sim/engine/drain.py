@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.compiled import compiled
+from oasis_sim.compiled import uncounted
 from oasis_sim.engine.state import PipelineState, StepTimes
 from oasis_sim.engine.streams import RATE_BITS, RATE_ONE, STREAMS, TRANSFER
 
 Int64 = npt.NDArray[np.int64]
 
 
-@compiled
+@uncounted
 def scaled(length: int, share: int) -> int:
     """Return the fixed-point `share` of a time, rounded down; the product may pass 64 bits."""
     whole, rest = length >> RATE_BITS, length & (RATE_ONE - 1)
     return whole * share + ((rest * share) >> RATE_BITS)
 
 
-@compiled
+@uncounted
 def drain(
     state: PipelineState, times: StepTimes, rank: int, now: int, busy: Int64, marks: Int64
 ) -> int:
@@ -48,6 +48,6 @@ def drain(
     free[lane] = min(free[lane], last)
     for i in range(cursor[lane, 1], cursor[lane, 0]):
         for side in range(2):
-            at = i % ring.shape[1]
+            at = i & (ring.shape[1] - 1)
             ring[lane, at, side] = min(ring[lane, at, side], last)
     return last

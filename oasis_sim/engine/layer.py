@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.compiled import compiled
+from oasis_sim.compiled import uncounted
 from oasis_sim.engine.state import PipelineState, StepTimes
 from oasis_sim.engine.streams import (
     ATTENTION,
@@ -30,7 +30,7 @@ from oasis_sim.engine.streams import (
 Int64 = npt.NDArray[np.int64]
 
 
-@compiled
+@uncounted
 def run_linear(state: PipelineState, times: StepTimes, start: int, work: int) -> int:
     """Return when every rank is done with linear layers that all of them begin at `start`."""
     if work <= 0:
@@ -44,7 +44,7 @@ def run_linear(state: PipelineState, times: StepTimes, start: int, work: int) ->
     return end
 
 
-@compiled
+@uncounted
 def _to_attention(
     state: PipelineState, times: StepTimes, rank: int, layer: int, to: int, move: int, mark: Int64
 ) -> int:
@@ -61,7 +61,9 @@ def _to_attention(
     linear = times.rates[LINEAR]
     mark[1] = finish_linear(now, times.qkv, linear, times.covered, ring, cursor, base)
     mark[6] = max(mark[1], free[prediction])
-    mark[7] = finish(mark[6], times.prediction, times.rates[BACKGROUND], ring, cursor, base)
+    mark[7] = finish(
+        mark[6], times.prediction, times.rates[BACKGROUND], ring, cursor, base, TRANSFER
+    )
     mark[8] = max(mark[7], free[selection])
     mark[9] = mark[8] + times.selection
     mark[10] = max(mark[9], free[transfer])
@@ -80,7 +82,7 @@ def _to_attention(
     if times.next_layer:
         push(ring, cursor, transfer, mark[10], mark[10] + move)
     mark[2] = max(mark[1], ready)
-    mark[3] = finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor, base)
+    mark[3] = finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor, base, TRANSFER)
     if move > 0 and not times.on_demand and not times.next_layer:
         # A gather may overwrite a slot only after this step's attention has read it.
         mark[10] = max(mark[10], mark[3])
@@ -95,7 +97,7 @@ def _to_attention(
     return end
 
 
-@compiled
+@uncounted
 def run_layer(
     state: PipelineState,
     times: StepTimes,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.compiled import compiled
+from oasis_sim.compiled import compiled, uncounted
 from oasis_sim.engine.state import PipelineState, StepTimes
 from oasis_sim.engine.streams import (
     LOOK,
@@ -53,7 +53,7 @@ def nothing_seen(ranks: int) -> Seen:
     )
 
 
-@compiled
+@uncounted
 def _backlog(times: StepTimes, behind: int, mark: Int64) -> int:
     """Return for how long a rank's link is busy beyond all that a layer does; -1 if it is not.
 
@@ -66,7 +66,7 @@ def _backlog(times: StepTimes, behind: int, mark: Int64) -> int:
     return max(left, -1)
 
 
-@compiled
+@uncounted
 def _transfer_pace(
     times: StepTimes, move: int, seen: Seen, rank: int, mark: Int64
 ) -> tuple[int, int]:
@@ -90,7 +90,7 @@ def _transfer_pace(
     return move, MOST_LAYERS if move >= period else left // (period - move)
 
 
-@compiled
+@uncounted
 def _as_late(
     transfer_end: Int64, other: int, seen: Seen, marks: Int64, layer: int, later: int
 ) -> bool:
@@ -103,7 +103,7 @@ def _as_late(
     return True
 
 
-@compiled
+@uncounted
 def layers_alike(
     state: PipelineState,
     times: StepTimes,
@@ -137,7 +137,7 @@ def layers_alike(
     return count
 
 
-@compiled
+@uncounted
 def pass_over(
     state: PipelineState, times: StepTimes, layer: int, count: int, paces: Int64, marks: Int64
 ) -> None:

@@ -16,10 +16,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.compiled import compiled
+from oasis_sim.compiled import compiled, uncounted
 from oasis_sim.engine.drain import drain
 from oasis_sim.engine.layer import run_layer, run_linear
-from oasis_sim.engine.passing import layers_alike, nothing_seen, pass_over
+from oasis_sim.engine.passing import Seen, layers_alike, nothing_seen, pass_over
 from oasis_sim.engine.state import (
     D2H_FREE,
     D2H_STEP_END,
@@ -53,7 +53,7 @@ from oasis_sim.engine.streams import (
 Int64 = npt.NDArray[np.int64]
 
 
-@compiled
+@uncounted
 def _add_up(
     times: StepTimes, moves: Int64, marks: Int64, layer: int, count: int, out: Int64, busy: Int64
 ) -> None:
@@ -76,7 +76,7 @@ def _add_up(
     out[OUT_FFN] += count * (marks[0, layer, 5] - marks[0, layer, 4])
 
 
-@compiled
+@uncounted
 def _run_layers(
     state: PipelineState,
     times: StepTimes,
@@ -86,11 +86,11 @@ def _run_layers(
     out: Int64,
     marks: Int64,
     busy: Int64,
+    seen: Seen,
 ) -> int:
     """Run all layers from `now`; return the end of the last."""
     _, free, transfer_end, ring, cursor = state
     layers, ranks = group.shape[0], transfer.shape[1]
-    seen = nothing_seen(ranks)
     passed = 0
     for layer in range(layers):
         if layer < passed:
@@ -139,7 +139,7 @@ def run_step(
     out[OUT_START] = now
     done = run_linear(state, times, now, times.prefill)
     out[OUT_PREFILL] = done - now
-    now = _run_layers(state, times, transfer, group, done, out, marks, busy)
+    now = _run_layers(state, times, transfer, group, done, out, marks, busy, nothing_seen(ranks))
     out[OUT_LAUNCH] = times.launch_per_layer * layers + times.launch_per_step
     done = run_linear(state, times, now, times.lm_head)
     out[OUT_LM_HEAD] = done - now

@@ -185,7 +185,7 @@ class Service:
 
     def growth(self) -> int:
         """Return the most HBM bytes that the next step adds."""
-        sparse = sum(job.phase is Phase.SPARSE for job in self.running)
+        sparse = [job.phase for job in self.running].count(Phase.SPARSE)
         dense = len(self.running) - sparse
         grown = sparse * self.sizes.sparse_growth + dense * self.sizes.dense_growth
         return self.cost.scheme.tokens_per_step_max * grown
@@ -193,7 +193,7 @@ class Service:
     def longest_stretch(self, limit: int) -> int:
         """Return how many steps, at most `limit`, cannot change the batch by themselves."""
         most = self.cost.scheme.tokens_per_step_max
-        count = min(limit, *(max(1, job.remaining // most) for job in self.running))
+        count = min(limit, max(1, min(job.remaining for job in self.running) // most))
         count = min(count, self.hbm.free_bytes // max(self.growth(), 1))
         if self.cost.scheme.selects:
             edge = self.cost.scheme.attended_tokens_max
@@ -269,6 +269,8 @@ class Service:
     def let_go(self, now_ps: int) -> int:
         """Release finished requests; say how many there were."""
         done = [job for job in self.running if job.remaining == 0]
+        if not done:
+            return 0
         self.running = [job for job in self.running if job.remaining > 0]
         for job in done:
             self._release(job)

@@ -40,8 +40,9 @@ class PipelineState(NamedTuple):
     `scalars` int64[3]: the clock, and two times of the device-to-host link, alike on all ranks.
     `free` int64[3 R]: when each lane is free: transfer, prediction and selection of each rank.
     `transfer_end` int64[R, L]: end of the transfer that attention of layer l waits for. `ring`
-    int64[3 R, N, 2]: the last N busy intervals of each lane; `cursor` int64[3 R, 2]: intervals
-    written so far, and the oldest that may still matter.
+    int64[3 R, N, 2]: the last N busy intervals of each lane, N a power of two so that places in it
+    need no division; `cursor` int64[3 R, 2]: intervals written so far, and the oldest that may
+    still matter.
     """
 
     scalars: Int64
@@ -94,7 +95,7 @@ def new_state(layers: int, ranks: int = 1) -> PipelineState:
         scalars=np.zeros(3, dtype=np.int64),
         free=np.zeros(STREAMS * ranks, dtype=np.int64),
         transfer_end=np.zeros((ranks, layers), dtype=np.int64),
-        ring=np.full((STREAMS * ranks, 4 * layers + 8, 2), -1, dtype=np.int64),
+        ring=np.full((STREAMS * ranks, 1 << (4 * layers + 8).bit_length(), 2), -1, dtype=np.int64),
         cursor=np.zeros((STREAMS * ranks, 2), dtype=np.int64),
     )
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.compiled import compiled
+from oasis_sim.compiled import uncounted
 
 RATE_BITS = 20
 RATE_ONE = 1 << RATE_BITS
@@ -32,79 +32,83 @@ LOOK = 2 + 2 * MOST_PENDING
 Int64 = npt.NDArray[np.int64]
 
 
-@compiled
+@uncounted
 def push(ring: Int64, cursor: Int64, lane: int, start: int, end: int) -> None:
     """Note that a stream is busy from start to end; a seamless continuation is one interval.
 
-    `ring` int64[3 R, N, 2] holds the last N intervals of each lane, `cursor` int64[3 R, 2] how many
-    were written and the oldest that may still matter.
+    `ring` int64[3 R, N, 2] holds the last N intervals of each lane, N a power of two; `cursor`
+    int64[3 R, 2] how many were written and the oldest that may still matter.
     """
     if end <= start:
         return
-    size = ring.shape[1]
+    mask = ring.shape[1] - 1
     written, first = cursor[lane, 0], cursor[lane, 1]
-    last = (written - 1) % size
+    last = (written - 1) & mask
     if written > first and ring[lane, last, 1] == start:
         ring[lane, last, 1] = end
         return
-    ring[lane, written % size, 0] = start
-    ring[lane, written % size, 1] = end
+    ring[lane, written & mask, 0] = start
+    ring[lane, written & mask, 1] = end
     cursor[lane, 0] += 1
 
 
-@compiled
+@uncounted
 def forget(ring: Int64, cursor: Int64, base: int, now: int) -> None:
     """Pass over the intervals that ended before the foreground's clock."""
-    size = ring.shape[1]
+    mask = ring.shape[1] - 1
     for lane in range(base, base + STREAMS):
-        first = max(cursor[lane, 1], cursor[lane, 0] - size)
-        while first < cursor[lane, 0] and ring[lane, first % size, 1] <= now:
+        first = max(cursor[lane, 1], cursor[lane, 0] - mask - 1)
+        while first < cursor[lane, 0] and ring[lane, first & mask, 1] <= now:
             first += 1
         cursor[lane, 1] = first
 
 
-@compiled
-def _rate(now: int, rates: Int64, ring: Int64, cursor: Int64, base: int, found: Int64) -> None:
-    """Set found to the progress rate at `now` and the time of the next change of any stream."""
-    rate, change, size = RATE_ONE, FAR_PS, ring.shape[1]
-    for s in range(STREAMS):
+@uncounted
+def _rate(
+    now: int, rates: Int64, ring: Int64, cursor: Int64, base: int, first: int
+) -> tuple[int, int]:
+    """Return the progress rate at `now`, and when it may change; streams before `first` apart."""
+    rate, change, mask = RATE_ONE, FAR_PS, ring.shape[1] - 1
+    for s in range(first, STREAMS):
         lane = base + s
         i = cursor[lane, 1]
-        while i < cursor[lane, 0] and ring[lane, i % size, 1] <= now:
+        while i < cursor[lane, 0] and ring[lane, i & mask, 1] <= now:
             i += 1
         if i < cursor[lane, 0]:
-            begin = ring[lane, i % size, 0]
+            begin = ring[lane, i & mask, 0]
             if begin <= now:
                 rate = (rate * rates[s]) >> RATE_BITS
-                change = min(change, ring[lane, i % size, 1])
+                change = min(change, ring[lane, i & mask, 1])
             else:
                 change = min(change, begin)
-    found[0] = rate
-    found[1] = change
+    return rate, change
 
 
-@compiled
-def finish(start: int, work: int, rates: Int64, ring: Int64, cursor: Int64, base: int) -> int:
-    """Return when `work` picoseconds begun at `start` are done beside a rank's busy streams."""
+@uncounted
+def finish(
+    start: int, work: int, rates: Int64, ring: Int64, cursor: Int64, base: int, first: int
+) -> int:
+    """Return when `work` picoseconds begun at `start` are done beside a rank's busy streams.
+
+    Those before the stream `first` do not slow it.
+    """
     if work <= 0:
         return start
-    found = np.empty(2, dtype=np.int64)
-    _rate(start, rates, ring, cursor, base, found)
-    since, left, rate, change = start, work, found[0], found[1]
+    since, left = start, work
+    rate, change = _rate(start, rates, ring, cursor, base, first)
     while True:
         if rate > 0:
             done: int = since + ((left << RATE_BITS) + rate - 1) // rate
             if done <= change:
                 return done
         now = change
-        _rate(now, rates, ring, cursor, base, found)
-        change = found[1]
-        if found[0] != rate:
+        new_rate, change = _rate(now, rates, ring, cursor, base, first)
+        if new_rate != rate:
             left -= ((now - since) * rate) >> RATE_BITS
-            since, rate = now, found[0]
+            since, rate = now, new_rate
 
 
-@compiled
+@uncounted
 def finish_linear(
     start: int, work: int, rates: Int64, covered: int, ring: Int64, cursor: Int64, base: int
 ) -> int:
@@ -113,19 +117,17 @@ def finish_linear(
     Those let them progress at the rate `covered` (0: not told apart). A kernel is slowed whole by a
     transfer that touches it, so that one which covers a part costs more for its time.
     """
-    done: int = finish(start, work, rates, ring, cursor, base)
+    done: int = finish(start, work, rates, ring, cursor, base, TRANSFER)
     if covered <= 0 or work <= 0:
         return done
     longest = ((work << RATE_BITS) + covered - 1) // covered
     if done - start <= longest:
         return done
-    others = rates.copy()
-    others[TRANSFER] = RATE_ONE
-    bound: int = finish(start, longest, others, ring, cursor, base)
+    bound: int = finish(start, longest, rates, ring, cursor, base, TRANSFER + 1)
     return min(done, bound)
 
 
-@compiled
+@uncounted
 def look(ring: Int64, cursor: Int64, free: Int64, now: int, found: Int64) -> bool:
     """Describe what each stream still has to do after `now`, relative to it; False if too much.
 
@@ -133,15 +135,15 @@ def look(ring: Int64, cursor: Int64, free: Int64, now: int, found: Int64) -> boo
     number of its intervals that end after `now`, the time until it is free, and the bounds of
     these intervals; a start before `now` counts as `now`.
     """
-    size = ring.shape[1]
+    mask = ring.shape[1] - 1
     for lane in range(free.shape[0]):
         count = 0
         for i in range(cursor[lane, 1], cursor[lane, 0]):
-            end = ring[lane, i % size, 1]
+            end = ring[lane, i & mask, 1]
             if end > now:
                 if count == MOST_PENDING:
                     return False
-                found[lane, 2 + 2 * count] = max(ring[lane, i % size, 0] - now, 0)
+                found[lane, 2 + 2 * count] = max(ring[lane, i & mask, 0] - now, 0)
                 found[lane, 3 + 2 * count] = end - now
                 count += 1
         found[lane, 0] = count
@@ -149,7 +151,7 @@ def look(ring: Int64, cursor: Int64, free: Int64, now: int, found: Int64) -> boo
     return True
 
 
-@compiled
+@uncounted
 def alike(one: Int64, other: Int64, lane: int) -> bool:
     """Say whether two descriptions of a lane are equal, of int64[3 R, LOOK] each."""
     used, same = 2 + 2 * one[lane, 0], 0
@@ -159,10 +161,10 @@ def alike(one: Int64, other: Int64, lane: int) -> bool:
     return equal
 
 
-@compiled
+@uncounted
 def shift(ring: Int64, cursor: Int64, lane: int, starts: int, ends: int) -> None:
     """Let the intervals of a lane that may still matter start and end later (see `push`)."""
-    size = ring.shape[1]
+    mask = ring.shape[1] - 1
     for i in range(cursor[lane, 1], cursor[lane, 0]):
-        ring[lane, i % size, 0] += starts
-        ring[lane, i % size, 1] += ends
+        ring[lane, i & mask, 0] += starts
+        ring[lane, i & mask, 1] += ends

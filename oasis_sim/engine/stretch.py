@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.compiled import compiled
+from oasis_sim.compiled import compiled, uncounted
 from oasis_sim.engine.pipeline import run_step
 from oasis_sim.engine.state import NOW, OUT_COLUMNS, PipelineState, StepTimes
 
@@ -113,7 +113,7 @@ class StretchCosts(NamedTuple):
     collective: int
 
 
-@compiled
+@uncounted
 def _sum(values: Int64) -> int:
     """Add up (numba's own sum costs seconds of compile time)."""
     total = 0
@@ -122,7 +122,7 @@ def _sum(values: Int64) -> int:
     return total
 
 
-@compiled
+@uncounted
 def _attended_tokens(rows: Rows, costs: StretchCosts) -> int:
     total = 0
     for context in rows.context:
@@ -167,7 +167,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
     )
 
 
-@compiled
+@uncounted
 def _widest_cap(
     rows: Rows, tables: WalkTables, costs: StretchCosts, times: StepTimes, layers: int
 ) -> int:
@@ -191,7 +191,7 @@ def _widest_cap(
     return first
 
 
-@compiled
+@uncounted
 def _gather_blocks(
     rows: Rows, tables: WalkTables, base: int, costs: StretchCosts, transfer: Int64, log: Int64
 ) -> None:
@@ -242,7 +242,7 @@ def begin_step(
     return times
 
 
-@compiled
+@uncounted
 def advance_rows(rows: Rows, tables: WalkTables) -> int:
     """Move every row on; return the tokens gained beside one per row."""
     extra = 0

@@ -1,13 +1,29 @@
-"""What keeps compiled code from being used after its source has changed."""
+"""Compiled code: used until its source changes, and what it may do with arrays."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pytest
+from numba.core.errors import NumbaError
 
 from oasis_sim import compiled
-from oasis_sim.compiled import PACKAGE, sources
+from oasis_sim.compiled import PACKAGE, sources, uncounted
+from oasis_sim.engine.pipeline import run_step
+from oasis_sim.engine.state import (
+    OUT_COLUMNS,
+    OUT_END,
+    OUT_START,
+    StepTimes,
+    new_marks,
+    new_state,
+)
+from oasis_sim.engine.streams import RATE_ONE
+
+Int64 = npt.NDArray[np.int64]
 
 
 def test_sources_are_followed_through_imports() -> None:
@@ -38,3 +54,43 @@ def test_a_change_of_an_imported_module_is_another_place(
     assert second != first
     assert not first.exists()
     assert other.exists()
+
+
+def test_uncounted_functions_return_no_arrays() -> None:
+    """An array that nobody counts would be freed while it is in use."""
+
+    def views(values: Int64) -> Int64:
+        return values[1:]
+
+    with pytest.raises(TypeError, match=r"views returns Int64, not one of None, bool, int"):
+        uncounted(views)
+
+
+def test_uncounted_functions_make_no_arrays() -> None:
+    """Numba refuses them when it compiles."""
+
+    def copies(values: Int64) -> int:
+        return len(values.copy())
+
+    with pytest.raises(NumbaError, match="NRT required"):
+        uncounted(copies)(np.zeros(3, dtype=np.int64))
+
+
+def test_arrays_given_to_compiled_steps_are_neither_kept_nor_freed() -> None:
+    """After many steps as many hold each array as before."""
+    state = new_state(layers=6, ranks=2)
+    times = StepTimes(
+        *(0, 50, 40, 60, 30, 20, 25, 5, 2, 9, 0),
+        on_demand=False,
+        rates=np.full((3, 3), RATE_ONE // 2, dtype=np.int64),
+        join=True,
+        covered=RATE_ONE // 3,
+    )
+    transfer, group = np.array([[300, 10]]), np.zeros(6, dtype=np.int64)
+    out, marks = np.zeros(OUT_COLUMNS, dtype=np.int64), new_marks(state)
+    arrays = (*state, times.rates, transfer, group, out, marks)
+    before = [sys.getrefcount(array) for array in arrays]
+    for _ in range(100):
+        run_step(state, times, transfer, group, out, marks)
+    assert [sys.getrefcount(array) for array in arrays] == before
+    assert out[OUT_END] > out[OUT_START] > 0
