@@ -6,6 +6,8 @@ and what some architectures change about them, are the library's here too.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,7 +45,8 @@ def load_gguf_model(path: str, dtype: torch.dtype, attention: str) -> Any:
         module = AutoModelForCausalLM.from_config(config, **kinds)
     module.tie_weights()
     processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=facts)
-    names = get_gguf_hf_weights_map(module, processor)
+    with one_table_of_names():
+        names = get_gguf_hf_weights_map(module, processor)
     places = dict(module.state_dict())
     # Some architectures put together here what the file has in several tensors.
     joined: dict[str, torch.Tensor] = {}
@@ -68,6 +71,19 @@ def load_gguf_model(path: str, dtype: torch.dtype, attention: str) -> Any:
     if missing:
         raise ValueError(f"the file has no weights for {missing[0]}")
     return module
+
+
+@contextlib.contextmanager
+def one_table_of_names() -> Iterator[None]:
+    """Let the library build its table of names once, not anew for every part of the model."""
+    import gguf
+
+    build = gguf.get_tensor_name_map
+    try:
+        gguf.get_tensor_name_map = functools.cache(build)
+        yield
+    finally:
+        gguf.get_tensor_name_map = build
 
 
 def read_tensors(path: str) -> tuple[str, list[Any]]:

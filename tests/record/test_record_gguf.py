@@ -120,6 +120,22 @@ def test_weights_are_those_of_the_library(eight_bit_gguf, capsys):
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 
 
+def test_the_table_of_names_is_built_once(eight_bit_gguf, monkeypatch):
+    """The library asks for it for every part of a model; afterwards it is the library's again."""
+    import gguf
+
+    build, built = gguf.get_tensor_name_map, []
+
+    def counted(*asked):
+        built.append(asked)
+        return build(*asked)
+
+    monkeypatch.setattr(gguf, "get_tensor_name_map", counted)
+    load_recorded_model(eight_bit_gguf)
+    assert 1 == len(built)
+    assert gguf.get_tensor_name_map is counted
+
+
 def test_one_unpacked_tensor_is_kept_at_a_time(eight_bit_gguf, monkeypatch):
     """When a tensor is unpacked, of all before only the last one may still be there."""
     made: list[weakref.ref] = []
