@@ -150,6 +150,29 @@ def agreement(texts: dict[str, LongText]) -> None:
             + f" | {typical_step(texts, place):.3f} |"
         )  # fmt: skip
     deviations(cases, gpu, cpu)
+    single_texts(texts, gpu, cpu)
+
+
+def single_texts(texts: dict[str, LongText], gpu: dict[str, Sums], cpu: dict[str, Sums]) -> None:
+    """Print the spread of ratios of single texts, and which one moves each distant case most."""
+    cases = next(iter(texts.values())).cases
+    ratios = np.concatenate([one.kl / cpu[name].kl for name, one in gpu.items()])
+    low, high = np.quantile(ratios, [0.05, 0.95])
+    print(f"{ratios.size} pairs: {(ratios > 1).sum()} above 1, 90 % in {low:.3f} to {high:.3f}")
+    whole = together([one.mean for one in gpu.values()]) / together([s.mean for s in cpu.values()])
+    for place in np.flatnonzero(np.abs(whole - 1) > 0.02):
+        without = {}
+        for name in texts:
+            for left_out in range(len(gpu[name].kl)):
+                means = []
+                for side in (gpu, cpu):
+                    kept = {key: each.mean[place] for key, each in side.items()}
+                    rest = np.delete(side[name].kl[:, place], left_out).sum()
+                    kept[name] = rest / np.delete(side[name].steps, left_out).sum()
+                    means.append(np.mean(list(kept.values())))
+                without[name, left_out] = float(means[0] / means[1])
+        (name, seed), value = min(without.items(), key=lambda each: abs(each[1] - 1))
+        print(f"   {cases[place]}: {whole[place]:.3f}, without {name} {seed} {value:.3f}")
 
 
 def typical_step(texts: dict[str, LongText], case: int) -> float:
