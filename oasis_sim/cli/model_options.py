@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import click
 
-QUESTION = click.option("--question", help="Ask this about the text, in the model's chat form.")
-PROMPT_TOKENS = click.option(
-    "--prompt-tokens", type=int, help="First tokens of the text to use.  [default: all of it]"
-)
 TEMPERATURE = click.option(
     "--temperature", type=float, default=0.8, show_default=True, help="For sample."
 )

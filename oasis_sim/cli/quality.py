@@ -14,6 +14,7 @@ from oasis_sim.cli import model_options as shared
 from oasis_sim.cli.lists import listed, read_budget, read_cap, read_ratio, scheme_list
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import PREDICTORS, options_checked, output_options
+from oasis_sim.cli.prompt_source import PromptSource, prompt_options
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import UsageError
 
@@ -26,13 +27,10 @@ DETAILS = ("schemes", "layers", "stretches")
 
 @dataclass(frozen=True)
 class _Job:
-    """Hold the options that name things: model, text, scheme, output."""
+    """Hold the options that name things: model, scheme, output."""
 
     model: Path
     model_name: str | None
-    text: Path
-    question: str | None
-    prompt_tokens: int | None
     scheme: str
     fetch_ratio: Sequence[float]
     budget: Sequence[int]
@@ -47,11 +45,7 @@ class _Job:
 
 @click.command(cls=OnceCommand)
 @click.argument("model", type=click.Path(path_type=Path))
-@click.option(
-    "--text", required=True, type=click.Path(path_type=Path), help="UTF-8 text of the prompt."
-)
-@shared.QUESTION
-@shared.PROMPT_TOKENS
+@prompt_options
 @click.option("--steps", type=int, default=48, show_default=True, help="Tokens to decode.")
 @click.option(
     "--scheme",
@@ -164,15 +158,14 @@ def quality(
     if plot is not None:
         check_plot(plot, force=force)
     job = _Job(**{field: options.pop(field) for field in _Job.__dataclass_fields__})
+    source = PromptSource.taken(options, options["trajectory"])
     schemes = _schemes(job, options.pop("block_tokens"))
     for text in dict.fromkeys(text for scheme in schemes for text in scheme.cautions):
         note(text, job.quiet)
     with options_checked():
         wanted = _options(schemes, free_run, options)
     check_caps(schemes, wanted)
-    if wanted.decode.trajectory == "text" and job.question is not None:
-        raise UsageError("--trajectory text and --question contradict each other")
-    result = run_job(job, schemes, wanted)
+    result = run_job(job, source, schemes, wanted)
     if plot is not None:
         draw_plot(result, plot)
     write_result(result, output_format, detail, sys.stdout)
@@ -234,13 +227,16 @@ def _options(schemes: Sequence[Scheme], free_run: bool, options: dict[str, Any])
     return QualityOptions(decode, free_run=free_run, **own)
 
 
-def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> QualityResult:
+def run_job(
+    job: _Job, source: PromptSource, schemes: Sequence[Scheme], options: QualityOptions
+) -> QualityResult:
     """Load, prefill and decode."""
     from oasis_sim import record as recording
     from oasis_sim.quality import measure_quality
     from oasis_sim.record.progress import no_progress
 
-    text = recording.load_text(job.text, "not stated")
+    follow = options.decode.steps + 1 if options.decode.trajectory == "text" else 0
+    found = source.read(follow)
     show = no_progress if job.quiet else recording.ProgressLines(sys.stderr)
     model = recording.load_recorded_model(
         job.model,
@@ -249,9 +245,7 @@ def run_job(job: _Job, schemes: Sequence[Scheme], options: QualityOptions) -> Qu
         name=job.model_name,
         device=job.device,
     )
-    request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
-    follow = options.decode.steps + 1 if options.decode.trajectory == "text" else 0
-    prompt = recording.build_prompt(model.tokenizer, text, request, follow)
+    prompt = source.prompt(found, model, follow)
     whole = len(prompt.tokens) + options.decode.steps
     for budget in sorted({scheme.budget_tokens for scheme in schemes}):
         if budget >= whole:

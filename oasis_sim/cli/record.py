@@ -12,18 +12,13 @@ import click
 from oasis_sim.cli import model_options as shared
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import options_checked
+from oasis_sim.cli.prompt_source import PromptSource, prompt_options
 from oasis_sim.cli.record_report import recorded_command, report
 from oasis_sim.errors import UsageError
 from oasis_sim.fileio import check_writable, printable
 
 if TYPE_CHECKING:
-    from oasis_sim.record import (
-        Prompt,
-        RecordedModel,
-        RecordOptions,
-        SourceChat,
-        SourceText,
-    )
+    from oasis_sim.record import RecordOptions
     from oasis_sim.trace import AttentionTrace
 
 _SUFFIXES = (".npz", ".jsonl", ".jsonl.gz", ".jsonl.zst")
@@ -32,19 +27,11 @@ _PATH = click.Path(path_type=Path)
 
 @dataclass(frozen=True)
 class _Job:
-    """Hold the options that name things: model, prompt, output."""
+    """Hold the options that name things: model, output."""
 
     model: Path
     model_name: str | None
     model_licence: str
-    text: Path | None
-    chats: Path | None
-    chat_line: int
-    tokens: Path | None
-    text_name: str | None
-    licence: str
-    question: str | None
-    prompt_tokens: int | None
     out: Path
     name: str | None
     dtype: str
@@ -67,12 +54,7 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
 
 @click.command(cls=OnceCommand)
 @click.argument("model", type=_PATH)
-@click.option("--text", type=_PATH, help="UTF-8 text of the prompt (plain, .gz or .zst).")
-@click.option("--chats", type=_PATH, help="JSONL of chats ({messages: [...]} per line) instead.")
-@click.option(
-    "--chat-line", type=int, default=1, show_default=True, help="Line of the chat to record."
-)
-@click.option("--tokens", type=_PATH, help="Token ids instead: whole numbers, or a JSON list.")
+@prompt_options
 @click.option(
     "--out",
     required=True,
@@ -88,8 +70,6 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
     show_default=True,
     help="Licence of the text, for the header.",
 )
-@shared.QUESTION
-@shared.PROMPT_TOKENS
 @click.option("--steps", type=int, default=64, show_default=True, help="Tokens to decode.")
 @click.option(
     "--trajectory",
@@ -177,16 +157,13 @@ def record(force: bool, output: str, block_sizes: tuple[int, ...], **options: An
     from oasis_sim.record import RecordOptions
 
     job = _Job(**{field: options.pop(field) for field in _Job.__dataclass_fields__})
-    if [job.text, job.chats, job.tokens].count(None) != 2:
-        raise UsageError("name one of --text, --chats and --tokens")
-    if job.question is not None and job.text is None:
-        raise UsageError("--question goes with --text")
+    source = PromptSource.taken(options, options["trajectory"])
     places = {size: _place(job.out, size, len(block_sizes) > 1) for size in block_sizes}
     for place in places.values():
         check_place(place, force=force)
     with options_checked():
         wanted = RecordOptions(block_tokens=block_sizes[0], **options)
-    traces = run_job(job, wanted, places, recorded_command(click.get_current_context()))
+    traces = run_job(job, source, wanted, places, recorded_command(click.get_current_context()))
     click.echo(report(list(places.values()), traces, output))
 
 
@@ -208,7 +185,11 @@ def check_place(out: Path, *, force: bool) -> None:
 
 
 def run_job(
-    job: _Job, options: RecordOptions, places: dict[int, Path], command: str
+    job: _Job,
+    source: PromptSource,
+    options: RecordOptions,
+    places: dict[int, Path],
+    command: str,
 ) -> list[AttentionTrace]:
     """Load, record and write; return a trace per block size."""
     from oasis_sim import record as recording
@@ -216,7 +197,7 @@ def run_job(
     from oasis_sim.trace import save_trace
 
     follow = options.steps + 1 if options.trajectory == "text" else 0
-    source = _source(job, follow)
+    found = source.read(follow)
     show = no_progress if job.quiet else recording.ProgressLines(sys.stderr)
     show("loading", 0, 1)
     model = recording.load_recorded_model(
@@ -228,7 +209,7 @@ def run_job(
         licence=job.model_licence,
     )
     show("loading", 1, 1)
-    prompt = _prompt(job, source, model, follow)
+    prompt = source.prompt(found, model, follow)
     names = {size: job.name or _stem(place) for size, place in places.items()}
     if job.name and len(places) > 1:
         names = {size: f"{job.name}-b{size}" for size in places}
@@ -252,35 +233,6 @@ def run_job(
         save_trace(result.trace, place)
         traces.append(result.trace)
     return traces
-
-
-def _source(job: _Job, follow: int) -> SourceText | SourceChat | Prompt:
-    """Read the text, the chat or the token ids: a mistake there shows before the model is read."""
-    from oasis_sim import record as recording
-
-    if job.chats is not None:
-        return recording.load_chat(job.chats, job.licence, job.text_name, job.chat_line)
-    if job.tokens is not None:
-        return recording.token_prompt(
-            job.tokens, job.licence, job.text_name, job.prompt_tokens, follow
-        )
-    assert job.text is not None
-    return recording.load_text(job.text, job.licence, job.text_name)
-
-
-def _prompt(
-    job: _Job, source: SourceText | SourceChat | Prompt, model: RecordedModel, follow: int
-) -> Prompt:
-    """Make the prompt that a text, a chat or token ids give with the model."""
-    from oasis_sim import record as recording
-
-    if isinstance(source, recording.SourceChat):
-        return recording.chat_prompt(model.tokenizer, source, follow)
-    if isinstance(source, recording.Prompt):
-        recording.check_token_ids(source, str(job.tokens), model.vocab)
-        return source
-    request = recording.PromptRequest(tokens=job.prompt_tokens, question=job.question)
-    return recording.build_prompt(model.tokenizer, source, request, follow)
 
 
 def _stem(path: Path) -> str:

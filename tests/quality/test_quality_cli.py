@@ -255,6 +255,49 @@ def test_options_that_do_not_fit_are_told_before_the_model_is_read(
     assert problem in capsys.readouterr().err
 
 
+def test_token_ids_are_the_text_that_they_stand_for(model_folder, text_file, tmp_path, capsys):
+    """The same tokens by number give the same result; only the text's header differs."""
+    from transformers import AutoTokenizer
+
+    folder = model_folder("llama")
+    ids = AutoTokenizer.from_pretrained(folder)(text_file.read_text())["input_ids"]
+    (tmp_path / "ids.json").write_text(json.dumps(ids))
+    capsys.readouterr()
+    usual = arguments(folder, text_file, "--format", "json")
+    assert 0 == main(usual)
+    by_text = json.loads(capsys.readouterr().out)
+    usual[usual.index("--text") : usual.index("--text") + 2] = ["--tokens", f"{tmp_path}/ids.json"]
+    assert 0 == main(usual)
+    by_ids = json.loads(capsys.readouterr().out)
+    assert by_text["cases"] == by_ids["cases"]
+    assert "ids.json" == by_ids["text"]["name"] != by_text["text"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "problem"),
+    [
+        ([], 2, "name one of --text, --chats and --tokens"),
+        (["--chats", "chats.jsonl"], 3, "no chat form"),
+        (["--chats", "chats.jsonl", "--tokens", "ids"], 2, "name one of"),
+        (["--chats", "chats.jsonl", "--chat-line", "2"], 3, "has 1 lines, not 2"),
+        (["--tokens", "ids"], 3, "is no token of the model"),
+    ],
+)
+def test_a_prompt_that_cannot_be_is_one_line(
+    model_folder, tmp_path, monkeypatch, capsys, more, code, problem
+):
+    """As in `record`: one of text, chat and token ids, and what is wrong with it."""
+    (tmp_path / "chats.jsonl").write_text('{"messages": [{"role": "user", "content": "why"}]}\n')
+    (tmp_path / "ids").write_text("1 2 999999 3")
+    folder = model_folder("llama")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    assert code == main(["quality", str(folder), "--quiet", "--steps", "4", *more])
+    error = capsys.readouterr().err
+    assert problem in error
+    assert 1 == error.count("\n")
+
+
 def test_without_a_gpu_the_device_is_refused(model_folder, text_file, capsys):
     """No GPU is exit code 5, before anything is read."""
     import torch
