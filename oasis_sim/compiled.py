@@ -48,12 +48,14 @@ def uncounted(function: Function) -> Function:
 
 
 def _compiled(function: Function, *, counting: bool) -> Function:
+    """Compile; without the entry for C callbacks, which nobody uses and which takes long."""
+    options = {"_nrt": counting, "no_cfunc_wrapper": True}
     given = config.CACHE_DIR
     try:
         config.CACHE_DIR = str(_place(Path(function.__code__.co_filename), given) or "")
-        return cast("Function", njit(cache=True, _nrt=counting)(function))
+        return cast("Function", njit(cache=True, **options)(function))
     except RuntimeError:  # no cache directory is writable
-        return cast("Function", njit(_nrt=counting)(function))
+        return cast("Function", njit(**options)(function))
     finally:
         config.CACHE_DIR = given
 
