@@ -33,7 +33,8 @@ class CalibrationResult:
         if self.unstable:
             raise RunFailed(
                 f"{len(self.unstable)} probes are not repeatable within {REPEAT_BOUND_PCT:g} %: "
-                f"{'; '.join(self.unstable[:3])}; see `oasis-sim doctor` for what disturbs the card"
+                f"{'; '.join(self.unstable[:3])}; see `oasis-sim doctor` for what disturbs the "
+                "card, or take the medians with --keep-unstable"
             )
 
 
