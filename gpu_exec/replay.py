@@ -131,6 +131,11 @@ def _notes(schedule: Schedule, executor: Executor, compared: Bools) -> tuple[str
             f"{executor.all_reduces} all-reduces per step join the devices; every element of their "
             "sums is checked, on known patterns"
         )
+        if left_out == 0:
+            notes.append(
+                "the simulated run has no all-reduces: its times are those of one GPU with all "
+                "heads and weights; simulate with --tp for this many devices to compare"
+            )
     elif left_out > 0:
         notes.append(
             f"collectives between GPUs are not run: {left_out:.3f} ms of each simulated step are "

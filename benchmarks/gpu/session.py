@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
+from dataclasses import asdict
 from pathlib import Path
 
 from gpu_exec import validate as validation
@@ -26,7 +27,7 @@ from gpu_exec.matrix import ValidationCase, validation_matrix
 from gpu_exec.origin import measurement_origin
 from gpu_exec.predict import WINDOW_STEPS, predict
 from gpu_exec.probes import Notebook
-from gpu_exec.replay import render_json, replay, write_report
+from gpu_exec.replay import render_json, replay
 from gpu_exec.replay_table import replay_lines
 from gpu_exec.validation_file import read_validation
 from oasis_sim.errors import OasisError
@@ -129,7 +130,7 @@ class Session:
             report = replay(schedule, executor, "the default run")
         finally:
             executor.close()
-        write_report(report, self.out)
+        self.write("replay.json", {**asdict(self.origin), **report.to_json()})
         print("\n".join(replay_lines(report)), flush=True)
         report.check()
 
