@@ -197,14 +197,16 @@ def _best_set_row(trace: AttentionTrace, budget: int, name: str) -> StatsRow:
 def _captured(trace: AttentionTrace, log: ResidencyLog) -> float | None:
     """Return the mean attention mass that was read.
 
-    Of a mass that is no share, since a group's heads are joined by their largest, the share of all.
+    Of a mass that is no share, since a group's heads are joined by their largest, the share of all;
+    heads that hold none in a step do not count then.
     """
     if log.mass is None or trace.mass is None:
         return None
     found = log.mass[1:]
     if (trace.meta.get("aggregation") or {}).get("mass", "mean") != "mean":
-        found = found / total_mass(trace.mass, np.arange(1, trace.steps))
-    return float(found.mean())
+        whole = total_mass(trace.mass, np.arange(1, trace.steps))
+        found = found[whole > 0] / whole[whole > 0]
+    return float(found.mean()) if found.size else None
 
 
 def _mass_order(trace: AttentionTrace, rule: ResidencyRule) -> Order:

@@ -224,6 +224,30 @@ def test_masses_joined_by_the_largest_head_are_told_as_shares(seed: int) -> None
         assert 0.0 < found["mass"] < 1.0
 
 
+class FirstStep(Shares):
+    """The same with masses in step 1 alone."""
+
+    def mass(self, chosen: set[int], step: int, layer: int, head: int) -> float:
+        """Return the share of a set, 0 after step 1."""
+        return super().mass(chosen, step, layer, head) if step == 1 else 0.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_heads_without_mass_do_not_count() -> None:
+    """Where all masses round to 0 there is no share; a recording of nothing else has no answer."""
+    trace = make_trace(3, steps=4, stored=20)
+    trace = replace(trace, meta={**trace.meta, "aggregation": {"bound": "max", "mass": "max"}})
+    assert trace.mass is not None
+    mass = trace.mass.copy()
+    mass[2:] = 0
+    (row,) = trace_stats(replace(trace, mass=mass), [32], [1.0], ["current"])
+    expected = 3 * FirstStep(trace, 32).best(False)["mass"]  # of three steps one counts
+    assert expected == pytest.approx(row.attention_mass, abs=1e-9)
+    mass[1] = 0
+    (row,) = trace_stats(replace(trace, mass=mass), [32], [1.0], ["current"])
+    assert row.attention_mass is None
+
+
 def test_sliding_window_layers_do_not_count() -> None:
     """Averages are over full-attention layers only; without any, there is no answer."""
     trace = make_trace(3, stored=20, layers=3)
