@@ -228,10 +228,11 @@ def run_job(
         progress=show,
         backend=backend,
     )
-    traces = []
-    for place, result in zip(places.values(), results, strict=True):
-        save_trace(result.trace, place)
-        traces.append(result.trace)
+    # Written together: no file stands in the way of a command that was interrupted between sizes.
+    traces = [next(results).trace for _ in places]
+    for place, trace in zip(places.values(), traces, strict=True):
+        save_trace(trace, place)
+    next(results, None)  # the checkpoint goes once the traces are written
     return traces
 
 

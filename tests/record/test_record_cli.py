@@ -105,6 +105,35 @@ def test_checkpoints_leave_the_bytes_as_they_are(model_folder, text_file, tmp_pa
     assert not (tmp_path / "kept").exists()
 
 
+def test_an_interrupted_command_goes_on_between_block_sizes(
+    model_folder, text_file, tmp_path, monkeypatch
+):
+    """Interrupted in the second size, the same command ends with the files of a whole one."""
+    from oasis_sim.record import progress
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if stage.startswith("draft rows") and stage.endswith("blocks of 16"):
+            raise KeyboardInterrupt
+
+    more = ["--quiet", "--drafter", "skip", "--block-size", "8,16", "--draft-budget", "48"]
+    commands = []
+    for place in ("a", "b"):
+        (tmp_path / place).mkdir()
+        commands.append(
+            arguments(model_folder("llama"), text_file, tmp_path / place / "tiny.npz", *more)
+        )
+    assert 0 == main(commands[0])
+    kept = [*commands[1], "--checkpoint", str(tmp_path / "kept")]
+    with monkeypatch.context() as patch:
+        patch.setattr(progress, "no_progress", interrupt)
+        assert 130 == main(kept)
+    assert (tmp_path / "kept").exists()
+    assert 0 == main(kept)
+    for name in ("tiny-b8.npz", "tiny-b16.npz"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert not (tmp_path / "kept").exists()
+
+
 def test_token_ids_and_chats_are_recorded(model_folder, tmp_path, capsys):
     """Ids go through as they are; a chat needs the model's form, which the tiny one lacks."""
     ids = [2 + (i * 7) % 40 for i in range(110)]
