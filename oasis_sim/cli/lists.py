@@ -20,7 +20,7 @@ def scheme_list(text: str | None) -> list[str]:
     """Return the schemes of one option, separated by commas; a file may have one in its name."""
     if text is None or Path(text).is_file():
         return [] if text is None else [text]
-    return text.split(",")
+    return [name.strip() for name in text.split(",")]
 
 
 def listed(read: Callable[[str], Number]) -> Callable[..., tuple[Number, ...]]:

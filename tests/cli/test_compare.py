@@ -43,7 +43,7 @@ def test_several_schemes_of_a_run_are_written_and_compared(
     beside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each scheme has its directory; comparing the directories gives the same table."""
-    schemes = ["--scheme", "dense,oasis", "--out", "out", "--quiet"]
+    schemes = ["--scheme", "dense, oasis", "--out", "out", "--quiet"]
     assert main(["run", *SMALL, *BUDGET, *schemes]) == 0
     table = capsys.readouterr().out
     assert "oasis against dense" in table
