@@ -32,12 +32,6 @@ HOST_MEMORY = click.option(
 )
 
 
-def need_flag(gpu: bool, command: str) -> None:
-    """Raise UsageError unless the user asked for the GPU."""
-    if not gpu:
-        raise UsageError(f"{command} works on a GPU only; say so with --gpu")
-
-
 def size_of(text: str) -> int:
     """Return the bytes of `--host-memory`; raise UsageError for anything else."""
     from oasis_sim.units import parse_bytes

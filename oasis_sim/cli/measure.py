@@ -16,7 +16,6 @@ from oasis_sim.cli.gpu_options import (
     QUIET,
     command_line,
     emit,
-    need_flag,
     size_of,
 )
 from oasis_sim.cli.network import MEMORIES, calibrate_network
@@ -203,8 +202,8 @@ def validate(**values: Any) -> None:
 
     Exits 4 when the median error exceeds 3 % or any error 8 %; the file is written either way.
     """
-    if values["measured"] is None:
-        need_flag(values["gpu"], "validate")
+    if values["measured"] is None and not values["gpu"]:
+        raise UsageError("say what to compare: --gpu measures, --measured FILE needs no GPU")
     from gpu_exec import validate as validation
     from gpu_exec.predict import WINDOW_STEPS, predict
     from oasis_sim.fileio import check_writable

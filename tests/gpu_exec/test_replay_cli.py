@@ -92,7 +92,7 @@ def test_replay_on_several_devices(run_dir: Path, capsys: pytest.CaptureFixture[
         (["calibrate", "--out", "x.yaml"], 2, "--gpu"),
         (["calibrate", "--gpu", "--out", "x.yaml"], 5, "no usable GPU"),
         (["calibrate", "--gpu", "--out", "x.yaml", "--base", "no-such"], 3, "no-such"),
-        (["validate"], 2, "--gpu"),
+        (["validate"], 2, "--measured FILE"),
         (["validate", "--gpu"], 5, "no usable GPU"),
         (["validate", "--gpu", "--repeats", "4"], 2, "repeats"),
         (["doctor", "--gpu"], 5, "no usable GPU"),
