@@ -51,6 +51,7 @@ class CudaExecutor:
         self._group = NcclGroup(devices) if all_reduce and devices > 1 else None
         self._threads = ThreadPoolExecutor(max_workers=devices)
         self._steps: list[Any] = []
+        self._failed = False
         for device in range(devices):
             with torch.cuda.device(device):
                 self._steps.append(self._open(device))
@@ -146,12 +147,21 @@ class CudaExecutor:
         return wrong, "found on the device" if wrong else None
 
     def close(self) -> None:
-        """Release graphs, device memory, pinned memory and communicators."""
-        self._each(lambda device: self._steps[device].close())
-        self._steps = []
-        self._threads.shutdown()
-        if self._group is not None:
-            self._group.close()
+        """Release graphs, device memory, pinned memory and communicators.
+
+        Once a device has failed, what others say while they let go is not told in its place.
+        """
+        failed = self._failed
+        try:
+            self._each(lambda device: self._steps[device].close())
+        except Exception:
+            if not failed:
+                raise
+        finally:
+            self._steps = []
+            self._threads.shutdown()
+            if self._group is not None:
+                self._group.close()
 
     def _each(self, work: Callable[[int], T]) -> list[T]:
         """Do `work(device)` for every device at once, each on its own thread.
@@ -172,6 +182,7 @@ class CudaExecutor:
             failed = interrupted
         if failed is None:
             return [future.result() for future in futures]
+        self._failed = True
         if self._group is not None:
             self._group.abort()
         wait(futures)

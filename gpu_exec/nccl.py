@@ -76,6 +76,8 @@ class NcclGroup:
         """
         import torch
 
+        if not self._open:
+            raise RunFailed("the devices are no longer joined: one of them has failed")
         place, elements = ctypes.c_void_p(x.data_ptr()), ctypes.c_size_t(x.numel())
         communicator = ctypes.c_void_p(self._communicators[rank])
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -240,6 +240,27 @@ def test_a_device_that_fails_lets_the_other_go(
     assert all(step.closed for step in FakeStep.opened)
 
 
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize("failed", [False, True])
+def test_the_first_fault_is_told(failed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that cannot let go after a fault does not hide it; without one it is the fault."""
+
+    def close(step: FakeStep) -> None:
+        raise RunFailed("nothing left to close")
+
+    executor = CudaExecutor(schedule_of(), 2, HOST_BYTES)
+    monkeypatch.setattr(FakeStep, "close", close)
+    if failed:
+        monkeypatch.setattr(FakeStep, "fails_at", {1: FakeStep.opened[1].executed + 1})
+        with pytest.raises(RunFailed, match="fell over"):
+            executor.window_ms(1)
+        executor.close()
+    else:
+        with pytest.raises(RunFailed, match="nothing left"):
+            executor.close()
+    assert "aborted" == FakeGroup.opened[0].state
+
+
 # Measured ---------------------------------------------------------------------------------------
 
 RUN = ["--profile", "h200", "--engine", "gpu_exec", "--tp", "2", "--requests", "128", "--quiet"]

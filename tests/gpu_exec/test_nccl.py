@@ -76,3 +76,15 @@ def test_an_error_of_nccl_is_told(nccl: FakeNccl) -> None:
     nccl.code = 1
     with pytest.raises(RunFailed, match=r"ncclCommInitAll: unhandled cuda error \(NCCL error 1\)"):
         NcclGroup(2)
+
+
+def test_nothing_is_summed_after_an_abort(nccl: FakeNccl) -> None:
+    """A communicator that is gone is not touched again, by the thread of no device."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    group = NcclGroup(2)
+    group.abort()
+    before = list(nccl.calls)
+    with pytest.raises(RunFailed, match="no longer joined"):
+        group.all_reduce(0, SimpleNamespace(data_ptr=lambda: 4096, numel=lambda: 10))
+    group.close()
+    assert before == nccl.calls
