@@ -51,7 +51,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("/tmp/quality-long"))
+    parser.add_argument("--work", type=Path, help="what the workers share  [default: OUT/work]")
     parser.add_argument("--seconds", type=float, default=330.0)
     parser.add_argument("--steered-seconds", type=float, default=60.0, help="after the CPU's end")
     parser.add_argument("--device", default="cuda")
@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--role", choices=["run", "cpu", "gpu"], default="run")
     parser.add_argument("--end", type=float, help="of a worker, seconds since 1970")
     arguments = parser.parse_args()
+    arguments.work = arguments.work or arguments.out / "work"
     torch.set_num_threads(1)
     if arguments.role == "run":
         run(arguments)
