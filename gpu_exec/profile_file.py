@@ -9,7 +9,6 @@ from oasis_sim.hardware import Curve, EngineCosts, HardwareProfile, Slowdown, Tr
 
 SIGNIFICANT = 6
 MEASURED_HERE = "read was measured here"
-NOT_MEASURED = "; not measured by calibration"
 
 
 @dataclass(frozen=True)
