@@ -138,12 +138,16 @@ def build_rotary(facts: Mapping[str, Any], shape: EagleShape, file: str) -> Any:
             max_position_embeddings=positions,
             **{name: facts[name] for name in _ROPE if name in facts},
         )
-        return LlamaRotaryEmbedding(config)
+        rotary = LlamaRotaryEmbedding(config)
     except Exception as error:  # noqa: BLE001 - the library raises anything on odd settings
         problem = printable(str(error).split("\n")[0], 120)
         raise InputError(
             f"has a rotary embedding that the library refuses ({problem})", file=printable(file)
         ) from None
+    if not bool(rotary.inv_freq.isfinite().all()):
+        problem = "has a rotary embedding of infinite or undefined frequencies"
+        raise InputError(problem, file=printable(file), fix="use the config.json of the training")
+    return rotary
 
 
 def find_activation(facts: Mapping[str, Any], file: str) -> Any:

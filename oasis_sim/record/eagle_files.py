@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,32 +49,54 @@ def load_eagle_head(folder: Path, model: RecordedModel) -> tuple[EagleHead, str]
         name: value.to(model.device, dtype if value.is_floating_point() else torch.int64)
         for name, value in weights.items()
     }
+    for name, value in placed.items():
+        if value.is_floating_point() and not bool(value.isfinite().all()):
+            problem = f"weight {name} holds numbers that {model.dtype} cannot: NaN or infinity"
+            raise InputError(problem, file=shown, fix="use the files as they were published")
     head = EagleHead(shape, placed, rotary.to(model.device), activation)
     return head, folder_sha256(folder, files)
 
 
 def _weights(files: list[Path], shown: str) -> dict[str, Tensor]:
     """Read weights by name, without ``model.`` and with ``midlayer`` for ``layers.0``."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     if not files:
         raise InputError(
             "holds no weights", file=shown, fix="add model.safetensors or pytorch_model.bin"
         )
     found: dict[str, Tensor] = {}
     for file in files:
-        try:
-            if file.suffix == ".safetensors":
-                found |= load_file(file)
-            else:
-                found |= torch.load(file, map_location="cpu", weights_only=True)
-        except (SafetensorError, OSError, RuntimeError, pickle.UnpicklingError, TypeError) as error:
-            problem = printable(str(error).split("\n")[0], 120)
-            raise InputError(f"cannot be read ({problem})", file=printable(file)) from None
-    if not all(isinstance(value, Tensor) for value in found.values()):
-        raise InputError("holds other things than weights", file=shown, fix=_FIX)
-    return {_plain_name(name): value for name, value in found.items()}
+        for name, value in _read(file).items():
+            plain = _plain_name(name)
+            if plain in found:
+                problem = f"holds the weight {printable(plain, 80)} a second time"
+                raise InputError(problem, file=printable(file), fix="keep one of them")
+            found[plain] = value
+    return found
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    """Return a file's tensors by name; raise InputError for a broken file and anything else."""
+    from safetensors.torch import load_file
+
+    try:
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the loaders raise anything on a broken file
+        problem = printable(f"{type(error).__name__}: {error}".split("\n")[0], 120)
+        raise InputError(f"cannot be read ({problem})", file=printable(file)) from None
+    if not isinstance(found, dict) or not all(map(_is_weight, found.items())):
+        raise InputError("holds other things than weights", file=printable(file), fix=_FIX)
+    return found
+
+
+def _is_weight(item: tuple[Any, Any]) -> bool:
+    """Say whether something packed is a name and a tensor of plain numbers."""
+    name, value = item
+    plain = isinstance(value, Tensor) and not (value.is_meta or value.is_quantized)
+    return isinstance(name, str) and plain and value.layout is torch.strided
 
 
 def _plain_name(name: str) -> str:
@@ -115,6 +137,9 @@ def _check_weights(
                 file=shown,
                 fix="use the head that was trained for this model",
             )
+        if name in weights and not weights[name].is_floating_point():
+            problem = f"weight {name} holds {weights[name].dtype}, not floating-point numbers"
+            raise InputError(problem, file=shown, fix="use the head's unquantised weights")
     _check_vocabulary(weights, shape, model, shown)
 
 
@@ -163,7 +188,9 @@ def _check_vocabulary(
     """Raise InputError when the draft's tokens are not tokens of the model."""
     vocab, known = (_length(weights, f"{name}.weight") for name in ("lm_head", "embed_tokens"))
     offsets, field, problem = weights.get("d2t"), "d2t", None
-    if shape.draft_vocab not in (None, vocab):
+    if vocab == 0:
+        field, problem = "lm_head", "holds no tokens"
+    elif shape.draft_vocab not in (None, vocab):
         field, problem = "draft_vocab_size", f"is {shape.draft_vocab}, lm_head has {vocab} rows"
     elif known < model.vocab:
         field, problem = "embed_tokens", f"holds {known} of the model's {model.vocab} tokens"
@@ -187,6 +214,8 @@ def _offsets_problem(offsets: Tensor, drafts: int, chosen: Tensor | None, vocab:
     ids = torch.arange(drafts) + offsets
     if int(ids.min()) < 0 or int(ids.max()) >= vocab:
         return "drafts tokens that the model lacks"
+    if len(ids.unique()) < drafts:
+        return "names a token twice (it holds offsets: d2t[i] + i is the model's token)"
     if chosen is None or chosen.ndim != 1 or not bool(chosen.any()):
         return None
     if not torch.equal(chosen.nonzero()[:, 0], ids.sort().values):

@@ -294,6 +294,16 @@ OTHERS = {
     "floats": ({}, {"d2t": torch.zeros(DRAFTS)}, "d2t: is no list of 21 whole numbers"),
     "absolute": ({}, {"d2t": torch.arange(DRAFTS)}, "d2t: names other tokens than t2d"),
     "embedding": ({}, {"embed_tokens.weight": torch.ones(9, HIDDEN)}, "holds 9 of the model's"),
+    "nothing": (
+        {"draft_vocab_size": None},
+        {"lm_head.weight": torch.ones(0, HIDDEN), "d2t": torch.ones(0, dtype=torch.int64)},
+        "lm_head: holds no tokens",
+    ),
+    "one token": ({}, {"d2t": -torch.arange(DRAFTS), "t2d": None}, "d2t: names a token twice"),
+    "NaN": ({}, {"fc.weight": torch.full((HIDDEN, 3 * HIDDEN), torch.nan)}, "fc.weight holds num"),
+    "whole numbers": ({}, {"norm.weight": torch.ones(HIDDEN).int()}, "norm.weight holds torch.i"),
+    "two names": ({}, {"layers.0.hidden_norm.weight": NORM}, "hidden_norm.weight a second time"),
+    "no frequencies": ({"rope_theta": 0}, {}, "infinite or undefined frequencies"),
     "feed-forward": ({}, {"midlayer.mlp.down_proj.weight": NORM}, "down_proj.weight is"),
 }
 
@@ -309,10 +319,31 @@ def test_heads_of_other_kinds_are_refused(kind, tiny_model, tmp_path):
         load_eagle_head(tmp_path / "head", model)
 
 
-def test_packed_files_of_other_things_are_refused(tiny_model, tmp_path):
-    """A checkpoint of a training run, whose weights lie deeper, is an InputError."""
+PACKED = {
+    "deeper": {"state": {"fc.weight": NORM}, "step": 3},
+    "list": ["fc", "norm"],
+    "tensor": torch.ones(3, 2),
+    "numbers for names": {1: NORM},
+    "sparse": {"fc.weight": NORM.to_sparse()},
+    "meta": {"fc.weight": torch.ones(3, device="meta")},
+}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_files_of_other_things_are_refused(kind, tiny_model, tmp_path):
+    """A training run's checkpoint, whose weights lie deeper, and what else can be packed."""
     model = tiny_model("llama")
-    head = make_head("safeailab", model, tmp_path / "head")
-    torch.save({"state": head.state_dict(), "step": 3}, tmp_path / "head" / "pytorch_model.bin")
+    make_head("safeailab", model, tmp_path / "head")
+    torch.save(PACKED[kind], tmp_path / "head" / "pytorch_model.bin")
     with pytest.raises(InputError, match="holds other things than weights"):
+        load_eagle_head(tmp_path / "head", model)
+
+
+@pytest.mark.parametrize("content", [b"", b"junk" * 9, b"\x80\x04N.", b"PK\x03\x04"])
+def test_broken_packed_files_are_refused(content, tiny_model, tmp_path):
+    """An empty, foreign or cut file is an InputError that names it."""
+    model = tiny_model("llama")
+    make_head("safeailab", model, tmp_path / "head")
+    (tmp_path / "head" / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(InputError, match=r"pytorch_model.bin: (cannot be read|holds other)"):
         load_eagle_head(tmp_path / "head", model)
