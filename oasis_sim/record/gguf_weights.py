@@ -26,7 +26,7 @@ def load_gguf_model(path: str, dtype: torch.dtype, attention: str) -> Any:
     """Build the model of a GGUF file and fill it; ``attention`` names its implementation.
 
     Memory: the model and its largest tensor in float32 (of the embedding a part). Raises what the
-    library raises for a broken file, ValueError for one that lacks weights.
+    library raises for a broken file, ValueError for one that lacks weights or parts of them.
     """
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
     from transformers.initialization import no_init_weights
@@ -61,6 +61,7 @@ def load_gguf_model(path: str, dtype: torch.dtype, attention: str) -> Any:
             )
             if made.name in names:
                 place = places[names[made.name]]
+                check_size(tensor, made.weights, place)
                 last = first + len(made.weights)
                 place[first:last].copy_(torch.from_numpy(np.array(made.weights)))
                 filled.add(place.data_ptr())
@@ -92,6 +93,13 @@ def read_tensors(path: str) -> tuple[str, list[Any]]:
 
     reader = GGUFReader(path)
     return str(reader.fields["general.architecture"].contents()), reader.tensors
+
+
+def check_size(tensor: Any, weights: NDArray[np.float32], place: torch.Tensor) -> None:
+    """Raise ValueError unless a tensor fills its parameter; of the embedding this is a part."""
+    rows = len(tensor.data) if tensor.name == EMBEDDING else len(weights)
+    if (size := (rows, *weights.shape[1:])) != tuple(place.shape):
+        raise ValueError(f"{tensor.name} is {size}, the model needs {tuple(place.shape)}")
 
 
 def unpacked(tensor: Any) -> Iterator[tuple[int, NDArray[np.float32]]]:

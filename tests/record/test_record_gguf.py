@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import weakref
 from pathlib import Path
 
@@ -19,10 +20,12 @@ gguf = pytest.importorskip("gguf", reason="GGUF needs the extra 'record'")
 LOOSE = {"block_tokens": 8, "draft_budget_tokens": 24, "max_perplexity": 1e9, "steps": 6}
 
 
-def write_gguf(folder: Path, path: Path, *, eight_bit: bool = False, without: str = "") -> None:
+def write_gguf(
+    folder: Path, path: Path, *, eight_bit: bool = False, without: str = "", short: str = ""
+) -> None:
     """Write the tiny Qwen2 model of a folder as a GGUF file, in float32 or, matrices, in Q8_0.
 
-    The tensor ``without`` is left out.
+    The tensor ``without`` is left out; of the tensor ``short`` one row is kept.
     """
     gguf = pytest.importorskip("gguf", reason="GGUF needs the extra 'record'")
     pytest.importorskip("accelerate", reason="GGUF needs the extra 'record'")
@@ -47,10 +50,11 @@ def write_gguf(folder: Path, path: Path, *, eight_bit: bool = False, without: st
     writer.add_token_merges([f"a {token[1]}" for token in tokens[27:]])
     writer.add_eos_token_id(0)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, config["num_hidden_layers"])
-    for name, values in load_file(folder / "model.safetensors").items():
+    for name, whole in load_file(folder / "model.safetensors").items():
         known = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if known == without:
             continue
+        values = whole[:1] if known == short else whole
         if eight_bit and values.ndim == 2:
             kind = gguf.GGMLQuantizationType.Q8_0
             writer.add_tensor(known, gguf.quantize(values, kind), raw_dtype=kind)
@@ -161,4 +165,13 @@ def test_a_file_that_lacks_weights_is_refused(model_folder, tmp_path):
     path = tmp_path / "lacking.gguf"
     write_gguf(model_folder("qwen2"), path, without="blk.3.ffn_up.weight")
     with pytest.raises(InputError, match=r"no weights for model\.layers\.3\.mlp\.up_proj\.weight"):
+        load_recorded_model(path)
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.3.ffn_up.weight", "output_norm.weight"])
+def test_a_file_whose_weights_are_too_small_is_refused(name, model_folder, tmp_path):
+    """A row is neither spread over the others nor are they left as memory was."""
+    path = tmp_path / "short.gguf"
+    write_gguf(model_folder("qwen2"), path, short=name)
+    with pytest.raises(InputError, match=rf"{re.escape(name)} is \(1.*the model needs"):
         load_recorded_model(path)
