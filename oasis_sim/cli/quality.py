@@ -192,8 +192,9 @@ def _schemes(job: _Job, block_tokens: int | None) -> tuple[Scheme, ...]:
                 ("--fetch-ratio", job.fetch_ratio, ratios),
                 ("--predictor", job.predictor, predictors),
             ):
-                if given and not used:
-                    note(f"{scheme.name}: {option} does not apply", job.quiet)
+                left = [str(value) for value in given if value not in used]
+                if left:
+                    note(f"{scheme.name}: {option} {','.join(left)} does not apply", job.quiet)
         base = _changed(own_units(scheme), job, block_tokens)
         found += vary_scheme(base, job.budget, ratios, predictors)
     return tuple(found)

@@ -94,12 +94,15 @@ def applicable(
     """Return the ratios and predictors that a scheme can have, beside others that have them.
 
     Where all KV is in HBM nothing is fetched and the step's own query selects; where every step
-    fetches all that it attends, or eviction knows the future, there is no cap.
+    fetches all that it attends, or eviction knows the future, there is no cap. A prediction that
+    is corrected (FreeKV) is not the step's own query.
     """
     foreseen = scheme.evict == "belady"
     capped = scheme.offload and scheme.reuse and not foreseen
     predicted = scheme.offload and not foreseen
-    return (ratios if capped else ()), (predictors if predicted else ())
+    corrected = scheme.correction_share > 0
+    possible = [name for name in predictors if not (corrected and name == "current")]
+    return (ratios if capped else ()), (possible if predicted else ())
 
 
 def check_measured(scheme: Scheme) -> None:

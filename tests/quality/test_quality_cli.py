@@ -159,8 +159,8 @@ def test_tables_of_several_schemes_name_them(model_folder, text_file, capsys):
     assert "schemes oasis in blocks of 16, quest in blocks of 16, hisparse" in out
     names = [row.split()[0] for row in out.splitlines() if " [" in row]
     assert ["oasis", "oasis", "quest", "hisparse", "hisparse", "infinigen"] == names[:6]
-    assert "quest: --fetch-ratio does not apply" in err
-    assert "infinigen: --fetch-ratio does not apply" in err
+    assert "quest: --fetch-ratio 0.5,1.0 does not apply" in err
+    assert "infinigen: --fetch-ratio 0.5,1.0 does not apply" in err
     assert 0 == main([*line, "--format", "csv", "--detail", "stretches"])
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert {"oasis", "quest", "hisparse", "infinigen"} == {row["scheme"] for row in rows}

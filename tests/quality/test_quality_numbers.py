@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from oasis_sim.errors import UsageError
-from oasis_sim.quality import vary_scheme
+from oasis_sim.quality import applicable, own_units, vary_scheme
 from oasis_sim.quality.bootstrap import BlockBootstrap
 from oasis_sim.quality.measure import compare_texts, output_quality
 from oasis_sim.quality.present import headline
 from oasis_sim.quality.result import QualityResult
-from oasis_sim.scheme import load_scheme
+from oasis_sim.scheme import load_scheme, scheme_names
 
 values = arrays.arrays(
     np.float64, st.integers(2, 40), elements=st.floats(-100, 100, allow_subnormal=False)
@@ -129,3 +129,14 @@ def test_the_headline_says_who_drafts(drafter: str | None, said: str) -> None:
         "full_attention_nll": 1.0,
     }
     assert said in headline(QualityResult(facts, ()))
+
+
+@pytest.mark.parametrize("name", scheme_names())
+def test_what_applies_to_a_scheme_varies_it(name):
+    """Beside others no scheme refuses what is left to it."""
+    scheme = own_units(load_scheme(name))
+    if not scheme.selects or scheme.adaptive_cap:
+        pytest.skip("its quality is not measured by a fetch ratio")
+    predictors = ["draft", "previous", "current", "oracle"]
+    ratios, own = applicable(scheme, [0.5, 1.0], predictors)
+    assert max(1, len(ratios)) * max(1, len(own)) == len(vary_scheme(scheme, [], ratios, own))
