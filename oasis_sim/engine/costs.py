@@ -89,7 +89,8 @@ class GpuShare:
     def host_bytes_token(self, scheme: Scheme) -> int:
         """Return the GPU's part of one token's bytes in host memory, all layers and KV heads.
 
-        A head that several GPUs hold is copied to the host, and kept there, once.
+        A head that several GPUs hold is copied to the host, and kept there, once; a GPU's part is
+        rounded up to whole bytes.
         """
         if not scheme.offload:
             return 0
