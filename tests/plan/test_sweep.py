@@ -53,13 +53,17 @@ def sweep(*arguments: str) -> int:
 
 
 def start_sweep(*arguments: str, vary: list[str] = VARY) -> subprocess.Popen[str]:
-    """Start a sweep of the small grid as a process of its own."""
+    """Start a sweep of the small grid as a process of its own.
+
+    It heeds Ctrl-C even where the tests run in the background of a shell, which has them ignore it.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "oasis_sim.cli.main", "sweep", *SMALL, *vary, *arguments],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no threads
     )
 
 
