@@ -24,12 +24,13 @@ def scheme_list(text: str | None) -> list[str]:
 
 
 def listed(read: Callable[[str], Number]) -> Callable[..., tuple[Number, ...]]:
-    """Return a callback that reads a list with commas, item by item, or fails as usage."""
+    """Return a callback that reads lists with commas, item by item, or fails as usage."""
 
     def convert(
-        ctx: click.Context, param: click.Parameter, value: str | None
+        ctx: click.Context, param: click.Parameter, value: str | tuple[str, ...] | None
     ) -> tuple[Number, ...]:
-        items = [] if value is None else [item.strip() for item in value.split(",")]
+        lists = (value,) if isinstance(value, str) else value or ()
+        items = [item.strip() for text in lists for item in text.split(",")]
         try:
             return tuple(read(item) for item in items)
         except ValueError as error:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.lists import listed, read_budget, read_ratio
 from oasis_sim.cli.once import OnceGroup
-from oasis_sim.cli.options import FiniteNumber, format_option
+from oasis_sim.cli.options import format_option
 from oasis_sim.cli.terminal import note
 from oasis_sim.cli.trace_output import emit, short_sample
 from oasis_sim.errors import InputError, UsageError
@@ -89,16 +90,19 @@ def convert(file: str, out: Path, force: bool) -> None:
 @click.option(
     "--budget",
     "budgets",
-    type=click.IntRange(1, 2**31 - 1),
+    callback=listed(read_budget),
     multiple=True,
-    help="Tokens attended per KV head (K); repeat for several.  [default: 256, 512, 1024]",
+    metavar="K,K,...",
+    help="Tokens attended per KV head; repeatable.  [default: 256, 512, 1024]",
 )
 @click.option(
     "--fetch-ratio",
     "ratios",
-    type=FiniteNumber(0, 1),
+    callback=listed(read_ratio),
     multiple=True,
-    help="Blocks fetched per step, as a share of the budget.  [default: 0.05, 0.1, 1]",
+    metavar="R,R,...",
+    help="Blocks fetched per step, as shares of the budget, or all; repeatable.  "
+    "[default: 0.05, 0.1, 1]",
 )
 @click.option(
     "--predictor",

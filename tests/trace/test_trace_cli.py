@@ -54,6 +54,18 @@ def test_info_says_what_and_where_from(place: Path, capsys: Captured) -> None:
     assert all(key in table for key in facts)
 
 
+def test_stats_takes_lists_and_repeated_options(place: Path, capsys: Captured) -> None:
+    """As `quality` does; what is no number is said with what to use."""
+    words = ("stats", "real.npz", "--predictor", "previous", "--format", "json")
+    by_lists = run(capsys, *words, "--budget", "24, 32", "--fetch-ratio", "0.2,all")
+    repeated = ("--budget", "24", "--budget", "32", "--fetch-ratio", "0.2", "--fetch-ratio", "1")
+    assert by_lists == run(capsys, *words, *repeated)
+    assert 4 == len(json.loads(by_lists[1])["rows"])
+    code, out, err = run(capsys, *words, "--budget", "24,x")
+    assert (2, "") == (code, out)
+    assert "'x' is no number of tokens; use 1 to" in err
+
+
 def test_stats_json_is_the_contract(place: Path, capsys: Captured) -> None:
     """One document: trace, origin, and the rows of the library."""
     code, out, err = run(
