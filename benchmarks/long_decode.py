@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from quality_gpu import drafter_of
-from quality_smollm2 import ROOT, TEXTS
+from quality_smollm2 import ROOT, TEXTS, working_set_scheme
 from torch import Tensor
 
 from oasis_sim.quality import vary_scheme
@@ -30,8 +30,7 @@ from oasis_sim.record import (
 from oasis_sim.record.checkpoint import Part, Parts
 from oasis_sim.record.progress import no_progress
 from oasis_sim.record.trajectory import Trajectory, follow
-from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS
-from oasis_sim.scheme import Scheme, load_scheme, with_options
+from oasis_sim.scheme import Scheme
 
 RATIOS = {
     512: (0.0, 0.05, 0.1, 0.2, 1.0),  # 0.01 and 0.02 are less than one block: they are ratio 0
@@ -101,12 +100,7 @@ def cases() -> list[Scheme]:
 
     Without fetching the predictor does not matter.
     """
-    base = with_options(
-        load_scheme("oasis"),
-        sink_blocks=SINK_BLOCKS,
-        recent_blocks=RECENT_BLOCKS,
-        recent_in_budget=True,
-    )
+    base = working_set_scheme()
     return [
         scheme
         for budget, ratios in RATIOS.items()

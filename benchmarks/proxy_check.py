@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from quality_smollm2 import working_set_scheme
 
 from oasis_sim.quality import CaseQuality, QualityOptions, measure_quality, vary_scheme
 from oasis_sim.record import (
@@ -35,8 +36,7 @@ from oasis_sim.record import (
     load_recorded_model,
     load_text,
 )
-from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS, trace_stats
-from oasis_sim.scheme import load_scheme, with_options
+from oasis_sim.residency.stats import trace_stats
 from oasis_sim.trace import AttentionTrace, load_trace
 from oasis_sim.trace.part import select_part
 
@@ -127,12 +127,7 @@ def fold(found: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def check(model: RecordedModel, trace: AttentionTrace, steps: int) -> dict[str, Any]:
     """Decode the recorded tokens sparsely; return the rows of both loops."""
-    scheme = with_options(
-        load_scheme("oasis"),
-        sink_blocks=SINK_BLOCKS,
-        recent_blocks=RECENT_BLOCKS,
-        recent_in_budget=True,
-    )
+    scheme = working_set_scheme()
     schemes = [
         each
         for predictor, ratios in CASES.items()

@@ -33,7 +33,7 @@ from agreement import Choices, Watch, WeighedKernels, decisions, divergence
 from agreement_cpu import Kept, widened
 from numpy.typing import NDArray
 from quality_gpu import about, decode, drafter_of
-from quality_smollm2 import ROOT, TEXTS
+from quality_smollm2 import ROOT, TEXTS, working_set_scheme
 
 from gpu_exec.model.backend import PagedBackend
 from gpu_exec.model.host_kernels import HostKernels
@@ -52,8 +52,7 @@ from oasis_sim.record import (
     load_text,
 )
 from oasis_sim.record.trajectory import Trajectory, follow
-from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS
-from oasis_sim.scheme import Scheme, load_scheme, with_options
+from oasis_sim.scheme import Scheme
 
 BUDGETS = (512, 1024)
 RATIOS = {"draft": (0.0, 0.05, 0.1, 0.2, 1.0), "previous": (1.0,)}
@@ -87,12 +86,7 @@ def main() -> None:
 
 def schemes() -> list[Scheme]:
     """Return the cases, with the working set of ``oasis-sim trace stats``."""
-    base = with_options(
-        load_scheme("oasis"),
-        sink_blocks=SINK_BLOCKS,
-        recent_blocks=RECENT_BLOCKS,
-        recent_in_budget=True,
-    )
+    base = working_set_scheme()
     return [
         scheme
         for predictor, ratios in RATIOS.items()

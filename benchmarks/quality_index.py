@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from quality_smollm2 import ROOT, TEXTS, Text, commit
+from quality_smollm2 import ROOT, TEXTS, Text, commit, working_set_scheme
 
 from oasis_sim.quality import QualityOptions, vary_scheme
 from oasis_sim.quality.bootstrap import BlockBootstrap
@@ -36,8 +36,7 @@ from oasis_sim.record import (
     load_text,
 )
 from oasis_sim.record.trajectory import follow
-from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS
-from oasis_sim.scheme import Scheme, load_scheme, with_options
+from oasis_sim.scheme import Scheme
 
 BUDGETS = (512, 1024)
 RATIOS = (0.05, 0.2)
@@ -93,12 +92,7 @@ def study(model: RecordedModel, name: str, steps: int) -> dict[str, Any]:
     """Decode one text with both kinds of index."""
     text, show = ALL_TEXTS[name], ProgressLines(sys.stderr)
     prompt, decode = prompt_of(model, text), decode_options(text, steps)
-    base = with_options(
-        load_scheme("oasis"),
-        sink_blocks=SINK_BLOCKS,
-        recent_blocks=RECENT_BLOCKS,
-        recent_in_budget=True,
-    )
+    base = working_set_scheme()
     schemes: tuple[Scheme, ...] = vary_scheme(base, BUDGETS, RATIOS, ["draft"])
     with torch.inference_mode():
         path = follow(model, prompt, decode, show)

@@ -33,7 +33,7 @@ from oasis_sim.record import (
     load_text,
 )
 from oasis_sim.residency.stats import RECENT_BLOCKS, SINK_BLOCKS
-from oasis_sim.scheme import load_scheme, with_options
+from oasis_sim.scheme import Scheme, load_scheme, with_options
 
 ROOT = Path(__file__).parents[1]
 BUDGETS = (512, 1024)
@@ -60,6 +60,16 @@ TEXTS = {
     "code": Text("library_code.txt", 4096, None, 0.8, 0),
     "question": Text("handbook.txt", None, QUESTION, 0.6, 1),
 }
+
+
+def working_set_scheme() -> Scheme:
+    """Return ``oasis`` with the working set of ``oasis-sim trace stats``."""
+    return with_options(
+        load_scheme("oasis"),
+        sink_blocks=SINK_BLOCKS,
+        recent_blocks=RECENT_BLOCKS,
+        recent_in_budget=True,
+    )
 
 
 def main() -> None:
@@ -107,12 +117,7 @@ def study(model: RecordedModel, text: Text, arguments: argparse.Namespace) -> Qu
         drafters=("skip",),
         draft_budget_tokens=BUDGETS[0],
     )
-    scheme = with_options(
-        load_scheme("oasis"),
-        sink_blocks=SINK_BLOCKS,
-        recent_blocks=RECENT_BLOCKS,
-        recent_in_budget=True,
-    )
+    scheme = working_set_scheme()
     schemes = vary_scheme(scheme, BUDGETS, RATIOS, PREDICTORS)
     backend = None
     if arguments.device != "cpu":

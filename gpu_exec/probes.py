@@ -39,6 +39,15 @@ class StepProbe:
     dense: bool = False
     pause_us: float = 0.0
 
+    def __str__(self) -> str:
+        """Say what runs, on how much."""
+        moved = f", {self.per_head:.3g} blocks per head by {self.transport}" * (self.per_head > 0)
+        return (
+            f"{' + '.join(self.stages)} of {self.batch} {'dense ' * self.dense}requests of "
+            f"{self.context_tokens:,} tokens, budget {self.budget_tokens:,}, blocks of "
+            f"{self.block_tokens}{moved}{f', pauses of {self.pause_us:g} us' * (self.pause_us > 0)}"
+        )
+
 
 @dataclass(frozen=True)
 class LinkProbe:
@@ -47,6 +56,10 @@ class LinkProbe:
     direction: str
     size_bytes: int
 
+    def __str__(self) -> str:
+        """Say what is copied."""
+        return f"one {self.direction} copy of {self.size_bytes:,} bytes"
+
 
 @dataclass(frozen=True)
 class ReadProbe:
@@ -54,12 +67,20 @@ class ReadProbe:
 
     size_bytes: int
 
+    def __str__(self) -> str:
+        """Say what is read."""
+        return f"one read of {self.size_bytes:,} bytes of HBM"
+
 
 @dataclass(frozen=True)
 class GapProbe:
     """Time one node of a CUDA graph of `nodes` empty kernels."""
 
     nodes: int = 1_000
+
+    def __str__(self) -> str:
+        """Say what is timed."""
+        return f"a graph of {self.nodes:,} empty kernels"
 
 
 Probe = StepProbe | LinkProbe | ReadProbe | GapProbe

@@ -34,6 +34,15 @@ if TYPE_CHECKING:
     from oasis_sim.model import ModelShape
 
 
+_MODEL = click.option(
+    "--model",
+    default="qwen3-8b",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="Model whose shapes are measured.",
+)
+
+
 @click.command(cls=OnceCommand, context_settings=HELP)
 @GPU
 @click.option("--network", is_flag=True, help="Measure transfers between two processes or hosts.")
@@ -45,13 +54,7 @@ if TYPE_CHECKING:
     metavar="NAME|FILE",
     help="Profile that gives limits which one card cannot show (datasheet, network, prefill).",
 )
-@click.option(
-    "--model",
-    default="qwen3-8b",
-    show_default=True,
-    metavar="NAME|FILE",
-    help="Model whose shapes are measured.",
-)
+@_MODEL
 @click.option("--raw", type=click.Path(path_type=Path), help="Also write every reading as JSON.")
 @click.option(
     "--from-raw", type=click.Path(path_type=Path), help="Derive the profile from such a file."
@@ -170,13 +173,7 @@ def _derive_again(
     metavar="NAME|FILE",
     help="Hardware profile that is simulated.",
 )
-@click.option(
-    "--model",
-    default="qwen3-8b",
-    show_default=True,
-    metavar="NAME|FILE",
-    help="Model whose shapes are measured.",
-)
+@_MODEL
 @click.option(
     "--out",
     type=click.Path(path_type=Path),

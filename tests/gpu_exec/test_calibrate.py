@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -139,7 +140,8 @@ def test_rounds_that_disagree_are_refused(profile: HardwareProfile) -> None:
     """A card whose rounds differ by more than 3 % gives a result that fails its check."""
     result = run(profile, noise=0.3)
     assert result.unstable
-    assert "NOT REPEATABLE" in result.profile_text
+    assert re.search(r"NOT REPEATABLE within 3 %: .* requests of [\d,]+ tok", result.profile_text)
+    assert "StepProbe" not in result.profile_text
     assert "naive and sm_gather gave readings that do not repeat" in result.profile_text
     with pytest.raises(RunFailed, match=r"not repeatable.*--keep-unstable"):
         result.check()
