@@ -52,7 +52,9 @@ class RecordedBench:
     def measure_ms(self, probe: Probe) -> float:
         """Return the next round of a probe."""
         if probe not in self._rounds:
-            raise self._wrong("readings", f"hold no {probe}", "calibrate on the card again")
+            raise self._wrong(
+                "readings", f"hold no reading of {probe}", "calibrate on the card again"
+            )
         return next(self._rounds[probe])
 
     def _reading(self, entry: Any, index: int) -> tuple[Probe, Iterator[float]]:
