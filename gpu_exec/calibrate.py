@@ -39,6 +39,7 @@ from oasis_sim.hardware import (
     EngineCosts,
     HardwareProfile,
     Launch,
+    LinearEfficiency,
     Prefill,
     Selection,
     Slowdown,
@@ -90,12 +91,13 @@ class Calibration:
 
     def costs(self, source: str) -> EngineCosts:
         """Run every probe and return the cost model."""
+        linear = curve([self._linear_point(b) for b in LINEAR_BATCHES])
         dense = curve([self._dense_point(*p) for p in DENSE_POINTS])
         scan, selection = self._beside_scan(), self._beside_selection()
         return EngineCosts(
             name="gpu_exec",
             source=source,
-            linear_efficiency=curve([self._linear_point(b) for b in LINEAR_BATCHES]),
+            linear_efficiency=LinearEfficiency.same(linear),
             expert_efficiency=self._kept.expert_efficiency,
             attention_efficiency=curve([self._attention_point(b) for b in ATTENTION_BATCHES]),
             dense_attention_efficiency=dense,

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
-from oasis_sim.hardware import Curve, EngineCosts, HardwareProfile, Slowdown, Transport
+from oasis_sim.hardware import (
+    Curve,
+    EngineCosts,
+    HardwareProfile,
+    LinearEfficiency,
+    Slowdown,
+    Transport,
+)
 
 SIGNIFICANT = 6
 MEASURED_HERE = "read was measured here"
@@ -114,7 +121,7 @@ def engine_lines(costs: EngineCosts) -> list[str]:
     lines = [
         f"{costs.name}:",
         f"  source: {_text(costs.source)}",
-        f"  linear_efficiency: {_curve(costs.linear_efficiency, 'rows', 'share')}",
+        *_linear_lines(costs.linear_efficiency),
         f"  expert_efficiency: {_curve(costs.expert_efficiency, 'rows', 'share')}",
         *(f"  {key}: {_curve(getattr(costs, key), 'bytes', 'share', ' B')}" for key in by_bytes),
         f"  selection: {{{pick}}}",
@@ -124,7 +131,7 @@ def engine_lines(costs: EngineCosts) -> list[str]:
         f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, chunk_tokens: {chunk}}}",
         f"  collective: {costs.collective_ps} ps",
         f"  collective_apart: {_flag(costs.collective_apart)}",
-        f"  prediction_slowdown: {_slowdown(costs.prediction_slowdown)}",
+        _prediction_line(costs.prediction_slowdown),
         f"  selection_slowdown: {_slowdown(costs.selection_slowdown)}",
         "  transports:",
     ]
@@ -132,6 +139,22 @@ def engine_lines(costs: EngineCosts) -> list[str]:
         lines += [f"    {line}" for line in _transport_lines(name, transport)]
     lines += [f"  hbm_share: {_n(costs.hbm_share)}", f"  reserved: {costs.reserved_bytes} B"]
     return lines
+
+
+def _linear_lines(efficiency: LinearEfficiency) -> list[str]:
+    """Return one curve where all groups of linear layers share it, else a curve for each."""
+    if efficiency == LinearEfficiency.same(efficiency.qkv):
+        return [f"  linear_efficiency: {_curve(efficiency.qkv, 'rows', 'share')}"]
+    each = {field.name: efficiency.of(field.name) for field in fields(LinearEfficiency)}
+    parts = [f"    {part}: {_curve(share, 'rows', 'share')}" for part, share in each.items()]
+    return ["  linear_efficiency:", *parts]
+
+
+def _prediction_line(slowdown: Slowdown | None) -> str:
+    """Return what prediction does beside the foreground, or that it is a part of it."""
+    if slowdown is None:
+        return "  prediction_inline: true"
+    return f"  prediction_slowdown: {_slowdown(slowdown)}"
 
 
 def _transport_lines(name: str, transport: Transport) -> list[str]:

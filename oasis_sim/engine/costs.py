@@ -9,22 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from oasis_sim.curve import Curve
 from oasis_sim.hardware import EngineCosts, HardwareProfile, Slowdown, Transport
 from oasis_sim.model import ModelShape
 from oasis_sim.scheme import Scheme
 from oasis_sim.units import PS_PER_S
 
 BYTES_PER_ELEMENT = 2  # BF16 activations, keys and values
+BESIDE_NOTHING = Slowdown(linear=Curve.constant(1.0), attention=1.0, prediction=1.0)
 
 
 @dataclass(frozen=True)
 class LinearPart:
     """Count one group of linear layers: weights that always stream, and routed experts.
 
-    `params` are read and used by every row. Of `experts` each row uses `experts_per_row`, with
-    `expert_params` parameters each; an expert is read once however many rows use it.
+    `name` is a field of `LinearEfficiency`. `params` are read and used by every row. Of `experts`
+    each row uses `experts_per_row`, with `expert_params` parameters each; an expert is read once
+    however many rows use it.
     """
 
+    name: str
     params: float
     experts: int = 0
     experts_per_row: int = 0
@@ -62,18 +66,20 @@ class GpuShare:
         self.kv_heads = model.kv_heads_per_gpu(tp)
         self.query_heads = model.query_heads / tp
         hidden, d = model.hidden, model.head_dim
-        self.qkv = LinearPart(hidden * d * (self.query_heads + 2 * self.kv_heads))
+        self.qkv = LinearPart("qkv", hidden * d * (self.query_heads + 2 * self.kv_heads))
         output = hidden * d * self.query_heads
         if model.experts:
             self.output_ffn = LinearPart(
+                "output_ffn",
                 output + hidden * model.experts / tp,
                 model.experts,
                 model.experts_per_token,
                 3 * hidden * model.moe_intermediate / tp,
             )
         else:
-            self.output_ffn = LinearPart(output + 3 * hidden * model.intermediate / tp)
-        self.lm_head = LinearPart(hidden * model.vocab / tp)
+            ffn = 3 * hidden * model.intermediate / tp
+            self.output_ffn = LinearPart("output_ffn", output + ffn)
+        self.lm_head = LinearPart("lm_head", hidden * model.vocab / tp)
         self.kv_bytes_layer = 2 * self.kv_heads * d * model.bytes_per_kv
         self.kv_bytes_token = self.kv_bytes_layer * model.layers
         self.weight_bytes = -(-model.weight_bytes // tp)
@@ -139,7 +145,7 @@ class CostModel:
         if rows == 0:
             return 0
         always = self._roofline_s(part.params * BYTES_PER_ELEMENT, 2.0 * rows * part.params)
-        seconds = always / self.costs.linear_efficiency.at(rows)
+        seconds = always / self.costs.linear_efficiency.of(part.name).at(rows)
         if part.experts:
             routed = self._roofline_s(part.expert_bytes(rows), part.expert_flops(rows))
             each = rows * part.experts_per_row / part.experts
@@ -229,7 +235,7 @@ class CostModel:
         """
         neighbours: tuple[Slowdown, ...] = (
             self.transport.slowdown,
-            self.costs.prediction_slowdown,
+            self.costs.prediction_slowdown or BESIDE_NOTHING,
             self.costs.selection_slowdown,
         )
         linear = tuple(n.linear.at(max(rows, 1)) for n in neighbours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from oasis_sim.curve import Curve
@@ -10,6 +11,7 @@ from oasis_sim.hardware import bounds
 from oasis_sim.hardware.profile import (
     EngineCosts,
     Launch,
+    LinearEfficiency,
     Prefill,
     Selection,
     Slowdown,
@@ -24,11 +26,12 @@ SMALLEST_EFFICIENCY = 1e-3
 def read_engine(name: str, fields: Fields) -> EngineCosts:
     """Read the costs of engine `name`; mistakes are noted in `fields`."""
     transports = fields.child("transports")
+    inline = fields.flag("prediction_inline", default=False)
     names = transports.keys()
     return EngineCosts(
         name=name,
         source=fields.text("source"),
-        linear_efficiency=_by_rows(fields.child("linear_efficiency")),
+        linear_efficiency=_read_linear_efficiency(fields.child("linear_efficiency")),
         expert_efficiency=_by_rows(fields.child("expert_efficiency")),
         attention_efficiency=_by_bytes(fields.child("attention_efficiency")),
         dense_attention_efficiency=_by_bytes(fields.child("dense_attention_efficiency")),
@@ -39,7 +42,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         prefill=_read_prefill(fields.child("prefill")),
         collective_ps=fields.quantity("collective", parse_time, within=bounds.LATENCY),
         transports={key: _read_transport(transports.child(key)) for key in names},
-        prediction_slowdown=_read_slowdown(fields.child("prediction_slowdown")),
+        prediction_slowdown=_read_prediction_slowdown(fields, inline),
         selection_slowdown=_read_slowdown(fields.child("selection_slowdown")),
         hbm_share=fields.number("hbm_share", low=0.01, high=1.0),
         reserved_bytes=fields.quantity("reserved", parse_bytes, within=bounds.SIZE),
@@ -50,7 +53,16 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         static_batches=fields.flag("static_batches", default=False),
         tensor_parallel=fields.flag("tensor_parallel", default=True),
         collective_apart=fields.flag("collective_apart", default=False),
+        prediction_inline=inline,
     )
+
+
+def _read_linear_efficiency(fields: Fields) -> LinearEfficiency:
+    """Read one curve for all linear layers, or one for each group of them."""
+    parts = [field.name for field in dataclasses.fields(LinearEfficiency)]
+    if not any(fields.has(part) for part in parts):
+        return LinearEfficiency.same(_by_rows(fields))
+    return LinearEfficiency(**{part: _by_rows(fields.child(part)) for part in parts})
 
 
 def _by_rows(fields: Fields) -> Curve:
@@ -106,6 +118,18 @@ def _read_slowdown(fields: Fields) -> Slowdown:
         attention=fields.number("attention", low=1.0, high=LARGEST_SLOWDOWN),
         prediction=fields.number("prediction", low=1.0, high=LARGEST_SLOWDOWN),
     )
+
+
+def _read_prediction_slowdown(fields: Fields, inline: bool) -> Slowdown | None:
+    """Read what prediction does to its neighbours; inline it has none."""
+    key = "prediction_slowdown"
+    if not inline:
+        return _read_slowdown(fields.child(key))
+    if fields.has(key):
+        problem = "has no effect with prediction_inline, which runs prediction beside nothing"
+        fields.mistake(key, problem, "remove one of the two", None)
+        _read_slowdown(fields.child(key))
+    return None
 
 
 def _factors_by_rows(fields: Fields) -> Curve:

@@ -85,6 +85,25 @@ class Transport:
 
 
 @dataclass(frozen=True)
+class LinearEfficiency:
+    """Say what share of its roofline each group of linear layers reaches, by rows."""
+
+    qkv: Curve
+    output_ffn: Curve
+    lm_head: Curve
+
+    @classmethod
+    def same(cls, share: Curve) -> LinearEfficiency:
+        """Return the efficiency of groups that all reach the same share."""
+        return cls(share, share, share)
+
+    def of(self, part: str) -> Curve:
+        """Return the curve of the group called `part`, the name of one of the fields."""
+        curve: Curve = getattr(self, part)
+        return curve
+
+
+@dataclass(frozen=True)
 class Selection:
     """Cost of top-K, difference, cap and eviction of one layer (see `EngineCosts`)."""
 
@@ -128,9 +147,9 @@ class Prefill:
 class EngineCosts:
     """Say how one engine uses the hardware.
 
-    `linear_efficiency` is a share of the layer's roofline, by rows, and `expert_efficiency` the
-    same for routed experts, by rows per expert; the attention and scan efficiencies are shares of
-    HBM bandwidth, by bytes read in one kernel. `draft_layers` is the draft model's forward in units
+    `linear_efficiency` is a share of the roofline, by rows, and `expert_efficiency` the same for
+    routed experts, by rows per expert; the attention and scan efficiencies are shares of HBM
+    bandwidth, by bytes read in one kernel. `draft_layers` is the draft model's forward in units
     of one layer of the target. `hbm_share` of the card may be used, of which `reserved_bytes`
     (activations, graphs) and a GPU's part of `reserved_split_bytes` (draft weights and whatever
     else tensor parallelism divides) are not for KV.
@@ -140,11 +159,14 @@ class EngineCosts:
     the last of them has ended. An engine that is not `tensor_parallel` runs on one GPU.
     With `collective_apart` collectives keep their pace beside transfers; without, these slow them
     as they slow linear layers.
+    With `prediction_inline` prediction runs between QKV and attention, as part of the foreground;
+    without, beside them, where it slows them by `prediction_slowdown` (None with
+    `prediction_inline`).
     """
 
     name: str
     source: str
-    linear_efficiency: Curve
+    linear_efficiency: LinearEfficiency
     expert_efficiency: Curve
     attention_efficiency: Curve
     dense_attention_efficiency: Curve
@@ -155,7 +177,7 @@ class EngineCosts:
     prefill: Prefill
     collective_ps: int
     transports: Mapping[str, Transport]
-    prediction_slowdown: Slowdown
+    prediction_slowdown: Slowdown | None
     selection_slowdown: Slowdown
     hbm_share: float
     reserved_bytes: int
@@ -164,6 +186,12 @@ class EngineCosts:
     static_batches: bool = False
     tensor_parallel: bool = True
     collective_apart: bool = False
+    prediction_inline: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a slowdown by a prediction that runs beside nothing, and the lack of one."""
+        if self.prediction_inline != (self.prediction_slowdown is None):
+            raise ValueError("prediction is either inline or has a slowdown")
 
     def reserved_per_gpu(self, tp: int) -> int:
         """Return the HBM bytes of one of `tp` GPUs that are neither weights nor KV."""

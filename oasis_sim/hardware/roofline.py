@@ -8,6 +8,7 @@ from oasis_sim.curve import Curve
 from oasis_sim.hardware.profile import (
     EngineCosts,
     Launch,
+    LinearEfficiency,
     Link,
     Prefill,
     Selection,
@@ -32,7 +33,7 @@ def roofline_costs(pcie: Link) -> EngineCosts:
     return EngineCosts(
         name="roofline",
         source="derived: each stage takes max(bytes / bandwidth, FLOPs / peak)",
-        linear_efficiency=whole,
+        linear_efficiency=LinearEfficiency.same(whole),
         expert_efficiency=whole,
         attention_efficiency=whole,
         dense_attention_efficiency=whole,

@@ -25,6 +25,7 @@ from oasis_sim.hardware import (
     Curve,
     EngineCosts,
     HardwareProfile,
+    LinearEfficiency,
     Selection,
     Slowdown,
     load_profile,
@@ -70,8 +71,11 @@ def calibrate(profile: HardwareProfile, noise: float = 0.0) -> tuple[EngineCosts
 
 def assert_close(truth: EngineCosts, found: EngineCosts, tolerance: float) -> None:
     """Compare curves at points between and at the measured ones, then the single numbers."""
+    for part in ("qkv", "output_ffn", "lm_head"):
+        known, back = truth.linear_efficiency.of(part), found.linear_efficiency.of(part)
+        for rows in (8, 48, 208, 400):
+            assert pytest.approx(known.at(rows), rel=tolerance) == back.at(rows), (part, rows)
     for name, points in (
-        ("linear_efficiency", (8, 48, 208, 400)),
         ("attention_efficiency", (4e7, 2e8, 9e8)),
         ("dense_attention_efficiency", (1.5e8, 9e8)),
         ("scan_efficiency", (4.8e7, 4e8)),
@@ -131,8 +135,8 @@ def test_noise_below_the_bound_is_harmless(profile: HardwareProfile) -> None:
     costs, notebook = calibrate(profile, noise=0.005)
     truth = profile.engine("gpu_exec")
     for rows in (48, 208):
-        expected = truth.linear_efficiency.at(rows)
-        assert pytest.approx(expected, rel=0.03) == costs.linear_efficiency.at(rows)
+        expected = truth.linear_efficiency.qkv.at(rows)
+        assert pytest.approx(expected, rel=0.03) == costs.linear_efficiency.qkv.at(rows)
     assert max(reading.spread_pct for reading in notebook.readings.values()) <= 3.0
 
 
@@ -269,6 +273,23 @@ def test_profile_text_is_safe(profile: HardwareProfile, tmp_path: Path) -> None:
     path = tmp_path / "odd.yaml"
     path.write_text(profile_yaml('x": y', profile, LIMITS, costs, ["odd"]))
     assert 'x": y' == read_profile(path).name
+
+
+def test_inline_prediction_and_linear_layers_by_group_come_back(
+    profile: HardwareProfile, tmp_path: Path
+) -> None:
+    """What is written of an engine is read again, for either kind of engine."""
+    shares = [Curve((8.0, 64.0), (share, 0.9)) for share in (0.4, 0.5, 0.6)]
+    apart = {"linear_efficiency": LinearEfficiency(*shares)}
+    inline = {"prediction_inline": True, "prediction_slowdown": None}
+    path = tmp_path / "inline.yaml"
+    for changes in ({}, apart, inline, apart | inline):
+        costs = replace(profile.engine("gpu_exec"), **changes)
+        path.write_text(profile_yaml("inline", profile, LIMITS, costs, ["inline"]))
+        back = read_profile(path).engine("gpu_exec")
+        assert costs.linear_efficiency == back.linear_efficiency
+        assert costs.prediction_inline == back.prediction_inline
+        assert costs.prediction_slowdown == back.prediction_slowdown
 
 
 def test_engine_section_is_complete(profile: HardwareProfile) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oasis_sim.cli.main import main
+from oasis_sim.engine.costs import CostModel
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.fileio import shipped_inputs
 from oasis_sim.hardware import Curve, load_profile, read_profile
+from oasis_sim.model import load_model
+from oasis_sim.scheme import load_scheme
 
+POINT = {"rows": [1], "share": [0.5]}
+PARTS = {"qkv": POINT, "output_ffn": POINT, "lm_head": POINT}
 H100 = shipped_inputs("profile")["h100"]
 
 
@@ -95,6 +101,41 @@ def test_only_a_run_on_several_gpus_needs_the_link(
     assert not (tmp_path / "two").exists()
 
 
+def test_one_curve_serves_all_linear_layers() -> None:
+    """Rows and shares that name no group hold for each of them."""
+    found = load_profile("h100").engine("vllm").linear_efficiency
+    assert found.qkv == found.output_ffn == found.lm_head
+    assert 0.5 == found.of("lm_head").at(192)
+
+
+def test_each_group_of_linear_layers_has_its_own_curve(tmp_path: Path) -> None:
+    """The groups are told apart, in the file and in the price of each."""
+    shares = {"qkv": 0.4, "output_ffn": 0.8, "lm_head": 0.5}
+    section = {part: {"rows": [8, 64], "share": [s, 2 * s]} for part, s in shares.items()}
+    section["output_ffn"]["share"] = [0.8, 0.8]
+    profile = read_profile(edited(tmp_path, engines__vllm__linear_efficiency=section))
+    found = profile.engine("vllm").linear_efficiency
+    assert {part: found.of(part).at(8) for part in shares} == shares
+    assert [found.qkv.at(64), found.output_ffn.at(64), found.lm_head.at(64)] == [0.8, 0.8, 1.0]
+    cost = CostModel(profile, "vllm", load_model("qwen3-8b"), load_scheme("oasis"), 1)
+    ideal = CostModel(profile, "roofline", load_model("qwen3-8b"), load_scheme("oasis"), 1)
+    for part in (cost.share.qkv, cost.share.output_ffn, cost.share.lm_head):
+        expected = ideal.linear_ps(part, 8) / shares[part.name]
+        assert pytest.approx(expected, abs=3) == cost.linear_ps(part, 8)
+
+
+def test_prediction_inline_disturbs_nothing(tmp_path: Path) -> None:
+    """The flag stands in place of the slowdown; an engine has the one or the other."""
+    inline = {"engines__vllm__prediction_inline": True}
+    profile = read_profile(edited(tmp_path, engines__vllm__prediction_slowdown=None, **inline))
+    engine = profile.engine("vllm")
+    assert engine.prediction_inline
+    assert engine.prediction_slowdown is None
+    assert not load_profile("h100").engine("vllm").prediction_inline
+    with pytest.raises(ValueError, match="inline"):
+        replace(engine, prediction_inline=False)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
@@ -113,6 +154,19 @@ def test_only_a_run_on_several_gpus_needs_the_link(
         ("engines__vllm__linear_efficiency__rows", [1, 64, 64], "rows"),
         ("engines__vllm__linear_efficiency__share", [0.5], "points for"),
         ("engines__vllm__prediction_slowdown__attention", 0.5, "out of range"),
+        ("engines__vllm__prediction_slowdown", None, "prediction_slowdown: is missing"),
+        ("engines__vllm__prediction_inline", "yes", "prediction_inline: is the text 'yes'"),
+        ("engines__vllm__prediction_inline", True, "prediction_slowdown: has no effect with"),
+        ("engines__vllm__linear_efficiency__qkv", POINT, "linear_efficiency.lm_head: is missing"),
+        ("engines__vllm__linear_efficiency__qkv", POINT, "rows: is not a known key"),
+        ("engines__vllm__linear_efficiency", {}, "linear_efficiency.rows: is missing"),
+        ("engines__vllm__linear_efficiency", {"kqv": POINT}, "kqv: is not a known key"),
+        ("engines__vllm__linear_efficiency", PARTS | {"lm_head": 0.5}, "lm_head: is the number"),
+        (
+            "engines__vllm__linear_efficiency",
+            PARTS | {"qkv": {"rows": [1, 8], "share": [0.5, 1.5]}},
+            "linear_efficiency.qkv.share[1]: 1.5 is out of range",
+        ),
         ("engines__vllm__launch__gap", "1 lightyear", "gap"),
         ("engines__roofline", {"source": "mine"}, "derived from the limits"),
         ("engines__gpu_exec__like", "h100", "defines no such engine"),
