@@ -20,7 +20,7 @@ from oasis_sim.model import load_model
 from oasis_sim.scheme import load_scheme
 
 POINT = {"rows": [1], "share": [0.5]}
-PARTS = {"qkv": POINT, "output_ffn": POINT, "lm_head": POINT}
+PARTS = {part: {"rows": [1], "share": [0.5]} for part in ("qkv", "output_ffn", "lm_head")}
 H100 = shipped_inputs("profile")["h100"]
 
 
