@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_exec.calibrate import Calibration, Kept
 from gpu_exec.device import Runner, compute_processes, query_gpus, refusal, run_query
-from gpu_exec.probes import REPEAT_BOUND_PCT, TRANSFER, LinkProbe, Notebook, ReadProbe
+from gpu_exec.probes import REPEAT_BOUND_PCT, TRANSFER, LinkProbe, Notebook, ReadProbe, StepProbe
 from gpu_exec.profile_file import MeasuredLimits, profile_yaml
 from gpu_exec.validate import Origin
 from oasis_sim.errors import RunFailed, UsageError
@@ -69,6 +69,7 @@ def run_calibration(
         f"collective, hbm_share and reserved are those of profile {base.name}"
     )
     costs = Calibration(book, base, model, kept).costs(source)
+    unstable = tuple(f"{r.probe} ({r.spread_pct:.1f} %)" for r in book.unstable)
     shaky = unstable_transports(book)
     if shaky:
         text = f"{' and '.join(shaky)} gave readings that do not repeat (medians are used)"
@@ -79,16 +80,17 @@ def run_calibration(
         f"date {origin.date}, commit {origin.commit}",
         f"command: {origin.command}",
         "Every probe's last three rounds lie within 3 %."
-        if not book.unstable
-        else f"NOT REPEATABLE within 3 %: {'; '.join(book.unstable)}",
+        if not unstable
+        else f"NOT REPEATABLE within 3 %: {'; '.join(unstable)}",
     )
     text = profile_yaml(name, base, limits, costs, header)
-    return CalibrationResult(text, _raw(origin, book), tuple(book.unstable))
+    return CalibrationResult(text, _raw(origin, book), unstable)
 
 
 def unstable_transports(book: Notebook) -> list[str]:
     """Return the transports of which a reading did not repeat."""
-    return sorted({probe.transport for probe in book.unstable_probes if TRANSFER in probe.stages})
+    probes = [r.probe for r in book.unstable if isinstance(r.probe, StepProbe)]
+    return sorted({probe.transport for probe in probes if TRANSFER in probe.stages})
 
 
 def _limits(book: Notebook) -> MeasuredLimits:
@@ -101,10 +103,10 @@ def _limits(book: Notebook) -> MeasuredLimits:
 
 
 def _raw(origin: Origin, book: Notebook) -> dict[str, Any]:
-    """Return every reading as plain data: kind of probe, its parameters, ms, spread."""
+    """Return every reading as plain data: kind of probe, its parameters, ms of its rounds."""
     return {
         "format": "oasis-calibration",
-        "version": 1,
+        "version": 2,
         **asdict(origin),
         "card": asdict(book.bench.card),
         "nodes": asdict(book.bench.nodes),
@@ -114,6 +116,7 @@ def _raw(origin: Origin, book: Notebook) -> dict[str, Any]:
                 **asdict(reading.probe),
                 "median_ms": reading.value_ms,
                 "spread_pct": reading.spread_pct,
+                "rounds_ms": list(reading.rounds_ms),
             }
             for reading in book.readings.values()
         ],

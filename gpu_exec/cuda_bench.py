@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import gc
-import statistics
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from gpu_exec.device import GpuState
+from gpu_exec.fit import middle_mean
 from gpu_exec.kernels.config import StageSwitches, StepConfig, StepShape, synthetic_moves
 from gpu_exec.probes import (
     ATTENTION,
@@ -75,25 +75,26 @@ class CudaBench:
     ) -> None:
         self._drop()
 
-    def measure_ms(self, probe: Probe) -> float:
-        """Return the median time of one round, in ms."""
+    def measure_ms(self, probe: Probe, length: int) -> float:
+        """Return the typical time of a round of `length` times the usual one, in ms."""
         if isinstance(probe, StepProbe):
-            return self._measure_step(probe)
+            return self._measure_step(probe, length)
+        repeats = LINK_REPEATS * length
         if isinstance(probe, LinkProbe):
-            return self._copy_ms(probe)
+            return self._copy_ms(probe, repeats)
         if isinstance(probe, ReadProbe):
-            return self._read_ms(probe.size_bytes)
-        return self._gap_ms(probe)
+            return self._read_ms(probe.size_bytes, repeats)
+        return self._gap_ms(probe, repeats)
 
     # Steps -----------------------------------------------------------------------------------
 
-    def _measure_step(self, probe: StepProbe) -> float:
+    def _measure_step(self, probe: StepProbe, length: int) -> float:
         step = self._prepared(probe)
         if self._loaded != probe:
             first = step.run(MIN_STEPS, warmup=WARMUP).median_ms
             self._count = round(min(MAX_STEPS, max(MIN_STEPS, ROUND_MS[probe.transport] / first)))
             self._loaded = probe
-        return float(step.run(self._count, warmup=1).median_ms)
+        return middle_mean(step.run(length * self._count, warmup=1).step_ms)
 
     def _prepared(self, probe: StepProbe) -> Any:
         """Return the step of the probe, with its stages and moves; build it when it is new."""
@@ -142,21 +143,21 @@ class CudaBench:
 
     # Link, memory, launches ------------------------------------------------------------------
 
-    def _copy_ms(self, probe: LinkProbe) -> float:
+    def _copy_ms(self, probe: LinkProbe, repeats: int) -> float:
         torch = self._torch
         self._drop()
         host = torch.empty(probe.size_bytes, dtype=torch.uint8, pin_memory=True)
         device = torch.empty(probe.size_bytes, dtype=torch.uint8, device="cuda")
         target, source = (device, host) if probe.direction == "h2d" else (host, device)
-        return self._median_ms(lambda: target.copy_(source, non_blocking=True), LINK_REPEATS)
+        return self._typical_ms(lambda: target.copy_(source, non_blocking=True), repeats)
 
-    def _read_ms(self, size_bytes: int) -> float:
+    def _read_ms(self, size_bytes: int, repeats: int) -> float:
         torch = self._torch
         self._drop()
         values = torch.empty(size_bytes // 4, dtype=torch.float32, device="cuda").uniform_()
-        return self._median_ms(values.amax, LINK_REPEATS)
+        return self._typical_ms(values.amax, repeats)
 
-    def _gap_ms(self, probe: GapProbe) -> float:
+    def _gap_ms(self, probe: GapProbe, repeats: int) -> float:
         """Time one node of a graph of kernels with one thread each, in a chain."""
         from gpu_exec.kernels import library
 
@@ -168,9 +169,9 @@ class CudaBench:
         with torch.cuda.graph(graph):
             for index in range(probe.nodes):
                 library.launch("oasis_set_flag", library.pointer(flag), index)
-        return self._median_ms(graph.replay, LINK_REPEATS) / probe.nodes
+        return self._typical_ms(graph.replay, repeats) / probe.nodes
 
-    def _median_ms(self, work: Callable[[], Any], repeats: int) -> float:
+    def _typical_ms(self, work: Callable[[], Any], repeats: int) -> float:
         torch = self._torch
         for _ in range(WARMUP):
             work()
@@ -182,7 +183,7 @@ class CudaBench:
             end.record()
             torch.cuda.synchronize()
             times.append(start.elapsed_time(end))
-        return float(statistics.median(times))
+        return middle_mean(times)
 
 
 def switches(stages: tuple[str, ...]) -> StageSwitches:

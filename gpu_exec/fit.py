@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,17 @@ class Line:
 
     fixed: float
     slope: float
+
+
+def middle_mean(times: Sequence[float]) -> float:
+    """Return the mean of the middle half of the times: a quarter is left out at either end.
+
+    Like the mean it moves little when some of the times are of another speed, where a median jumps;
+    like the median it does not see single slow ones.
+    """
+    ordered = sorted(times)
+    cut = len(ordered) // 4
+    return statistics.fmean(ordered[cut : len(ordered) - cut])
 
 
 def share(ideal: float, measured: float) -> float:

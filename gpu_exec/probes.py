@@ -15,7 +15,8 @@ from oasis_sim.errors import RunFailed
 
 REPEAT_BOUND_PCT = 3.0
 ROUNDS = 3
-MAX_ATTEMPTS = 4
+LENGTHS = (1, 2, 4, 8)
+"""Of rounds: `ROUNDS` of each, longer ones only where the shorter disagree."""
 
 LINEAR, ATTENTION, SCAN = "linear", "attention", "scan"
 SELECTION, TRANSFER, DRAFT, MIRROR = "selection", "transfer", "draft", "mirror"
@@ -111,35 +112,39 @@ class Bench(Protocol):
     card: Card
     nodes: Nodes
 
-    def measure_ms(self, probe: Probe) -> float:
-        """Return the median time of one round, in ms."""
+    def measure_ms(self, probe: Probe, length: int) -> float:
+        """Return the typical time of a round of `length` times the usual one, in ms."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Hold one probe's median over rounds and their range in percent of it."""
+    """Hold the median of one probe's longest rounds, their range in percent of it, and all rounds.
+
+    `rounds_ms` are in the order of time: `ROUNDS` for each of the `LENGTHS` that were taken.
+    """
 
     probe: Probe
     value_ms: float
     spread_pct: float
+    rounds_ms: tuple[float, ...]
 
 
 class Notebook:
-    """Measure each probe once, in rounds that must agree, and keep every reading."""
+    """Measure each probe once, in rounds that must agree, and keep every round."""
 
     def __init__(self, bench: Bench, progress: Callable[[str], None] | None = None) -> None:
         """Measure with `bench`; `progress` hears of each reading."""
         self.bench = bench
         self._progress = progress
-        self.unstable: list[str] = []
-        self.unstable_probes: list[StepProbe] = []
         self.readings: dict[Probe, Reading] = {}
 
-    def ms(self, probe: Probe) -> float:
-        """Return the time of a probe.
+    @property
+    def unstable(self) -> list[Reading]:
+        """The readings whose rounds, even the longest, differ by more than the bound."""
+        return [r for r in self.readings.values() if r.spread_pct > REPEAT_BOUND_PCT]
 
-        One whose rounds never agree is named in `unstable` and has the median of all rounds.
-        """
+    def ms(self, probe: Probe) -> float:
+        """Return the time of a probe: the median of its last rounds."""
         if probe not in self.readings:
             self.readings[probe] = self._measure(probe)
             if self._progress is not None:
@@ -147,21 +152,16 @@ class Notebook:
         return self.readings[probe].value_ms
 
     def _measure(self, probe: Probe) -> Reading:
-        """Take rounds until the last `ROUNDS` of them lie within the bound."""
-        values: list[float] = []
-        spread = middle = 0.0
-        for _ in range(ROUNDS + MAX_ATTEMPTS):
-            values.append(self.bench.measure_ms(probe))
-            last = values[-ROUNDS:]
-            middle = statistics.median(last)
-            if middle <= 0:
+        """Take rounds of one length after the other until all of a length lie within the bound."""
+        rounds: list[float] = []
+        middle = spread = 0.0
+        for length in LENGTHS:
+            rounds += [self.bench.measure_ms(probe, length) for _ in range(ROUNDS)]
+            last = rounds[-ROUNDS:]
+            if min(last) <= 0:
                 raise RunFailed(f"{probe} took no time; the measurement is broken")
+            middle = statistics.median(last)
             spread = 100.0 * (max(last) - min(last)) / middle
-            if len(last) == ROUNDS and spread <= REPEAT_BOUND_PCT:
-                return Reading(probe, middle, spread)
-        middle = statistics.median(values)
-        spread = 100.0 * (max(values) - min(values)) / middle
-        self.unstable.append(f"{probe} ({spread:.1f} %)")
-        if isinstance(probe, StepProbe):
-            self.unstable_probes.append(probe)
-        return Reading(probe, middle, spread)
+            if spread <= REPEAT_BOUND_PCT:
+                break
+        return Reading(probe, middle, spread, tuple(rounds))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from oasis_sim.errors import InputError
 from oasis_sim.fileio import is_number, load_json
 
 FORMAT = "oasis-calibration"
-VERSION = 1
+VERSION = 2
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (StepProbe, LinkProbe, ReadProbe, GapProbe)
 }
@@ -27,9 +26,9 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 class RecordedBench:
-    """Answer each probe with rounds of its recorded median and spread.
+    """Answer each probe with its recorded rounds, in order.
 
-    A probe without a reading raises InputError.
+    A probe without a reading, or without so many rounds, raises InputError.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -49,30 +48,25 @@ class RecordedBench:
             raise self._wrong("readings", "must be a list")
         self._rounds = dict(self._reading(entry, i) for i, entry in enumerate(readings))
 
-    def measure_ms(self, probe: Probe) -> float:
-        """Return the next round of a probe."""
-        if probe not in self._rounds:
-            raise self._wrong(
-                "readings", f"hold no reading of {probe}", "calibrate on the card again"
-            )
-        return next(self._rounds[probe])
+    def measure_ms(self, probe: Probe, length: int) -> float:
+        """Return the next round of a probe; its length is that of the recorded one."""
+        found = next(self._rounds.get(probe, iter(())), None)
+        if found is None:
+            what = "no more rounds" if probe in self._rounds else "no reading"
+            raise self._wrong("readings", f"hold {what} of {probe}", "calibrate on the card again")
+        return found
 
     def _reading(self, entry: Any, index: int) -> tuple[Probe, Iterator[float]]:
         field = f"readings[{index}]"
         if not isinstance(entry, dict) or entry.get("probe") not in _KINDS:
             raise self._wrong(field, "names no probe")
-        value = self._number(entry, "median_ms", field)
-        half = value * self._number(entry, "spread_pct", field, zero=True) / 200.0
+        rounds = entry.get("rounds_ms")
+        if not isinstance(rounds, list) or not all(is_number(v, 0) and v > 0 for v in rounds):
+            raise self._wrong(f"{field}.rounds_ms", "must be a list of positive numbers")
         kind = _KINDS[entry["probe"]]
         names = [part.name for part in dataclasses.fields(kind)]
         probe: Probe = self._record(kind, {name: entry.get(name) for name in names}, field)
-        return probe, itertools.cycle((value, value - half, value + half))
-
-    def _number(self, entry: dict[str, Any], key: str, field: str, *, zero: bool = False) -> float:
-        value: Any = entry.get(key)
-        if not is_number(value, 0) or (value == 0 and not zero):
-            raise self._wrong(f"{field}.{key}", "must be 0 or more" if zero else "must be positive")
-        return float(value)
+        return probe, iter([float(value) for value in rounds])
 
     def _record(self, kind: type[Any], values: Any, field: str) -> Any:
         """Build a frozen record from plain values whose types match its annotations."""

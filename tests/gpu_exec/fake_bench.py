@@ -42,12 +42,12 @@ class FakeBench:
         self._random = np.random.default_rng(0)
         self._load = load
         self._scheme = load_scheme("oasis")
-        self.asked: list[Probe] = []
+        self.asked: list[tuple[Probe, int]] = []
 
-    def measure_ms(self, probe: Probe) -> float:
-        """Return the model's time of a probe."""
-        self.asked.append(probe)
-        factor = 1.0 + self._noise * float(self._random.uniform(-1, 1))
+    def measure_ms(self, probe: Probe, length: int) -> float:
+        """Return the model's time of a probe; longer rounds vary less."""
+        self.asked.append((probe, length))
+        factor = 1.0 + self._noise / length * float(self._random.uniform(-1, 1))
         if isinstance(probe, GapProbe):
             return self._costs.launch.gap_ps / PS_PER_MS * factor
         if isinstance(probe, LinkProbe):

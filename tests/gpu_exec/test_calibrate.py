@@ -206,7 +206,7 @@ def test_a_broken_clock_is_refused(profile: HardwareProfile) -> None:
     """A measurement of zero ends the calibration."""
 
     class Stopped(FakeBench):
-        def measure_ms(self, probe: object) -> float:
+        def measure_ms(self, probe: object, length: int) -> float:
             return 0.0
 
     with pytest.raises(RunFailed, match="took no time"):

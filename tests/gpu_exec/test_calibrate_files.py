@@ -53,7 +53,20 @@ def test_profile_from_readings(raw: Path, tmp_path: Path) -> None:
 def test_missing_reading(raw: Path) -> None:
     """A probe that was not recorded is named."""
     with pytest.raises(InputError, match="no reading of a graph of 7 empty kernels"):
-        RecordedBench(raw).measure_ms(GapProbe(nodes=7))
+        RecordedBench(raw).measure_ms(GapProbe(nodes=7), 1)
+
+
+def test_missing_rounds(raw: Path) -> None:
+    """Recorded rounds come back in order; asking for more than there are names the probe."""
+    bench = RecordedBench(raw)
+    recorded = next(
+        reading["rounds_ms"]
+        for reading in json.loads(raw.read_text())["readings"]
+        if reading["probe"] == "GapProbe"
+    )
+    assert recorded == [bench.measure_ms(GapProbe(), 1) for _ in recorded]
+    with pytest.raises(InputError, match="no more rounds of a graph of 1,000 empty kernels"):
+        bench.measure_ms(GapProbe(), 2)
 
 
 def test_from_raw_excludes_the_gpu(raw: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,17 +78,17 @@ def test_from_raw_excludes_the_gpu(raw: Path, capsys: pytest.CaptureFixture[str]
 Change = Callable[[dict[str, Any]], Any]
 RAW_BREAKS: dict[str, Change] = {
     "format": lambda d: d.update(format="x"),
-    "version": lambda d: d.update(version=2),
+    "version": lambda d: d.update(version=1),
     "card": lambda d: d.update(card=[]),
     "nodes.linear": lambda d: d["nodes"].update(linear=True),
     "origin.gpu": lambda d: d.update(gpu=7),
     "readings": lambda d: d.update(readings={}),
     "readings[0]": lambda d: d["readings"].__setitem__(0, "x"),
-    "readings[1].median_ms": lambda d: d["readings"][1].update(median_ms=0),
-    "readings[2].median_ms": lambda d: d["readings"][2].update(median_ms="1"),
-    "readings[3].spread_pct": lambda d: d["readings"][3].update(spread_pct=-1),
+    "readings[1].rounds_ms": lambda d: d["readings"][1]["rounds_ms"].__setitem__(0, 0),
+    "readings[2].rounds_ms": lambda d: d["readings"][2].update(rounds_ms="1"),
+    "readings[3].rounds_ms": lambda d: d["readings"][3].pop("rounds_ms"),
     "readings[4].nodes": lambda d: d["readings"].insert(
-        4, {"probe": "GapProbe", "median_ms": 1, "spread_pct": 0}
+        4, {"probe": "GapProbe", "rounds_ms": [1.0]}
     ),
 }
 
