@@ -112,7 +112,7 @@ class Bench(Protocol):
     card: Card
     nodes: Nodes
 
-    def measure_ms(self, probe: Probe, length: int) -> float:
+    def measure_ms(self, probe: Probe, length: int, /) -> float:
         """Return the typical time of a round of `length` times the usual one, in ms."""
 
 

@@ -48,7 +48,7 @@ class RecordedBench:
             raise self._wrong("readings", "must be a list")
         self._rounds = dict(self._reading(entry, i) for i, entry in enumerate(readings))
 
-    def measure_ms(self, probe: Probe, length: int) -> float:
+    def measure_ms(self, probe: Probe, _length: int) -> float:
         """Return the next round of a probe; its length is that of the recorded one."""
         found = next(self._rounds.get(probe, iter(())), None)
         if found is None:
