@@ -139,6 +139,7 @@ class CostModel:
         self.share = GpuShare(model, tp)
         self.transport: Transport = self.costs.transport(scheme.transport)
         self.rows_per_request = 2 if scheme.draft_row else 1
+        self.predicts_inline = self.costs.prediction_inline and not scheme.on_demand
 
     def linear_ps(self, part: LinearPart, rows: int) -> int:
         """Return the time of one group of linear layers with `rows` rows."""

@@ -45,6 +45,13 @@ def run_linear(state: PipelineState, times: StepTimes, start: int, work: int) ->
 
 
 @uncounted
+def asked(times: StepTimes, mark: Int64) -> int:
+    """Return when attention of a layer could begin if it waited for nothing."""
+    end: int = mark[7] if times.inline else mark[1]
+    return end
+
+
+@uncounted
 def _to_attention(
     state: PipelineState, times: StepTimes, rank: int, layer: int, to: int, move: int, mark: Int64
 ) -> int:
@@ -71,7 +78,8 @@ def _to_attention(
     if times.on_demand:
         ready = mark[10] + move
     else:
-        push(ring, cursor, prediction, mark[6], mark[7])
+        if not times.inline:
+            push(ring, cursor, prediction, mark[6], mark[7])
         push(ring, cursor, selection, mark[8], mark[9])
     if times.correction > 0:
         part = (move * times.correction) >> RATE_BITS
@@ -81,7 +89,7 @@ def _to_attention(
         ready = max(ready, mark[10])
     if times.next_layer:
         push(ring, cursor, transfer, mark[10], mark[10] + move)
-    mark[2] = max(mark[1], ready)
+    mark[2] = max(asked(times, mark), ready)
     mark[3] = finish(mark[2], times.attention, times.rates[ATTENTION], ring, cursor, base, TRANSFER)
     if move > 0 and not times.on_demand and not times.next_layer:
         # A gather may overwrite a slot only after this step's attention has read it.

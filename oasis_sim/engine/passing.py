@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.compiled import compiled, uncounted
+from oasis_sim.engine.layer import asked
 from oasis_sim.engine.state import PipelineState, StepTimes
 from oasis_sim.engine.streams import (
     LOOK,
@@ -92,11 +93,18 @@ def _transfer_pace(
 
 @uncounted
 def _as_late(
-    transfer_end: Int64, other: int, seen: Seen, marks: Int64, layer: int, later: int
+    state: PipelineState,
+    times: StepTimes,
+    other: int,
+    seen: Seen,
+    marks: Int64,
+    layer: int,
+    later: int,
 ) -> bool:
     """Say whether each rank waits at the layer `other`, which begins `later`, as at `layer`."""
+    transfer_end = state.transfer_end
     for rank in range(transfer_end.shape[0]):
-        ready = marks[rank, layer, 1]
+        ready = asked(times, marks[rank, layer])
         late = max(seen.awaited[rank] - ready, 0)
         if late != max(transfer_end[rank, other] - ready - later, 0):
             return False
@@ -131,7 +139,7 @@ def layers_alike(
         # One layer ahead, only the first of them waits for what is known already.
         waits = not times.on_demand and (count == 0 or not times.next_layer)
         later = (count + 1) * period
-        if waits and not _as_late(state.transfer_end, other, seen, marks, layer, later):
+        if waits and not _as_late(state, times, other, seen, marks, layer, later):
             break
         count += 1
     return count

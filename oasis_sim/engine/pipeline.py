@@ -2,8 +2,9 @@
 
 Four streams as in the paper (section 2 of arXiv 2608.08097): the foreground runs QKV, attention,
 output and FFN of every layer, then the LM head and the draft model; prediction, selection and
-transfer of a layer follow its QKV in the background. Attention of layer l at step t+1 waits for
-the transfer of layer l issued at step t. Every rank (GPU of a tensor-parallel group) has streams
+transfer of a layer follow its QKV in the background (prediction in the foreground, where an engine
+runs it inline). Attention of layer l at step t+1 waits for the transfer of layer l issued at step
+t. Every rank (GPU of a tensor-parallel group) has streams
 of its own; the foregrounds meet in the collectives (`layer`). All times are integer picoseconds.
 
 Stages that run side by side slow each other down (`streams`). Layers that begin like the one
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from oasis_sim.compiled import compiled, uncounted
 from oasis_sim.engine.drain import drain
-from oasis_sim.engine.layer import run_layer, run_linear
+from oasis_sim.engine.layer import asked, run_layer, run_linear
 from oasis_sim.engine.passing import Seen, layers_alike, nothing_seen, pass_over
 from oasis_sim.engine.state import (
     D2H_FREE,
@@ -61,17 +62,20 @@ def _add_up(
 
     A foreground stage lasts from the first rank's start to the last rank's end, without the wait.
     """
-    start = asked = marks[0, layer, 0]
-    ready = done = start
+    start = projected = marks[0, layer, 0]
+    free = ready = done = start
     for rank in range(moves.shape[0]):
         mark, base = marks[rank, layer], STREAMS * rank
-        asked, ready, done = max(asked, mark[1]), max(ready, mark[2]), max(done, mark[3])
-        busy[base + PREDICTION] += count * (mark[7] - mark[6])
+        projected, free = max(projected, mark[1]), max(free, asked(times, mark))
+        ready, done = max(ready, mark[2]), max(done, mark[3])
+        if not times.inline:
+            busy[base + PREDICTION] += count * (mark[7] - mark[6])
         busy[base + SELECTION] += count * (mark[9] - mark[8])
         corrected = (moves[rank] * times.correction) >> RATE_BITS
         busy[base + TRANSFER] += count * (mark[11] - mark[10] + corrected)
-    out[OUT_QKV] += count * (asked - start)
-    out[OUT_WAIT] += count * (ready - asked)
+    out[OUT_QKV] += count * (projected - start)
+    out[OUT_PREDICTION] += count * (free - projected)
+    out[OUT_WAIT] += count * (ready - free)
     out[OUT_ATTENTION] += count * (done - ready)
     out[OUT_FFN] += count * (marks[0, layer, 5] - marks[0, layer, 4])
 
@@ -126,8 +130,8 @@ def run_step(
 
     `transfer` int64[G, R] is the duration of the transfer of each group of equal layers on each
     rank (0: nothing moves), `group` int64[L] the group of each layer. `out` int64[OUT_COLUMNS]
-    receives start, end and the busy time of every stage; of prediction, selection and transfer that
-    of the rank which is longest at it. `marks` int64[R, L, MARKS] receives the start and end of the
+    receives start, end and the busy time of every stage; of background stages that of the rank
+    which is longest at it. `marks` int64[R, L, MARKS] receives the start and end of the
     six per-layer stages: qkv, attention, output_ffn, prediction, selection, transfer.
     """
     scalars = state.scalars

@@ -63,6 +63,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         idle=round(RATE_ONE / cost.transport.idle_speedup.at(share.unit_bytes(scheme))),
         covered=_covered(cost, linear_rows),
         collective=apart,
+        inline=cost.predicts_inline,
     )
     _check_length(cost, rows, prices)
     return prices

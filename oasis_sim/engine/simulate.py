@@ -45,7 +45,12 @@ def simulate(scenario: Scenario, progress: Progress | None = None) -> RunResult:
         scenario=scenario,
         steps=steps,
         requests=book.log(),
-        slices=slices(window.steps, cost.share.host_bytes_token(scenario.scheme), cost.d2h_ps),
+        slices=slices(
+            window.steps,
+            cost.share.host_bytes_token(scenario.scheme),
+            cost.d2h_ps,
+            inline=cost.predicts_inline,
+        ),
         memory=plan,
         itl_ps=gaps,
         itl_count=counts,

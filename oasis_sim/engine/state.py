@@ -66,6 +66,8 @@ class StepTimes(NamedTuple):
     linear layers beside a transfer that is busy all the time (0: as beside one that is not).
     `collective` is a layer's time of collectives that keep their pace beside transfers, half of it
     before output and FFN and the rest after them.
+    `inline` puts prediction between QKV and attention, as a part of the foreground (`on_demand`
+    does so anyway).
     """
 
     prefill: int
@@ -87,6 +89,7 @@ class StepTimes(NamedTuple):
     idle: int = RATE_ONE
     covered: int = 0
     collective: int = 0
+    inline: bool = False
 
 
 def new_state(layers: int, ranks: int = 1) -> PipelineState:

@@ -111,6 +111,7 @@ class StretchCosts(NamedTuple):
     idle: int
     covered: int
     collective: int
+    inline: bool
 
 
 @uncounted
@@ -164,6 +165,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
         costs.idle,
         costs.covered,
         costs.collective,
+        costs.inline,
     )
 
 
@@ -173,7 +175,7 @@ def _widest_cap(
 ) -> int:
     """Return where the table of the widest cap begins whose transfers hide on every rank."""
     room = times.qkv + times.attention + times.output_ffn + times.collective
-    room += times.launch_per_layer
+    room += times.launch_per_layer + (times.prediction if times.inline else 0)
     room = room * layers + times.lm_head + times.draft + times.launch_per_step
     chosen = 0
     for rung in range(1, tables.rung_blocks.shape[0]):

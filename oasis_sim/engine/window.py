@@ -23,6 +23,14 @@ STAGE_MARKS = (
     ("selection", "selection", 8),
     ("transfer", "transfer", 10),
 )
+INLINE_MARKS = (
+    ("compute", "qkv", 0),
+    ("compute", "prediction", 6),
+    ("compute", "attention", 2),
+    ("compute", "output_ffn", 4),
+    ("selection", "selection", 8),
+    ("transfer", "transfer", 10),
+)
 Int64 = npt.NDArray[np.int64]
 
 
@@ -107,16 +115,16 @@ class Window:
 
 
 def slices(
-    steps: Sequence[WindowStep], row_bytes: int, d2h_ps: Callable[[int], int]
+    steps: Sequence[WindowStep], row_bytes: int, d2h_ps: Callable[[int], int], *, inline: bool
 ) -> tuple[Slice, ...]:
     """Draw the first steps of the window as intervals of streams and links.
 
     `row_bytes` are the bytes of new KV that go to the host per sparse row and step, `d2h_ps`
-    prices such a copy.
+    prices such a copy. With `inline` prediction stands in the foreground.
     """
     found: list[Slice] = []
     for step in steps[:TIMELINE_STEPS]:
-        found.extend(_stage_slices(step))
+        found.extend(_stage_slices(step, INLINE_MARKS if inline else STAGE_MARKS))
         found.extend(_tail_slices(step))
         moved = row_bytes * len(step.walk)
         if moved:
@@ -126,10 +134,10 @@ def slices(
     return tuple(found)
 
 
-def _stage_slices(step: WindowStep) -> list[Slice]:
+def _stage_slices(step: WindowStep, stages: Sequence[tuple[str, str, int]]) -> list[Slice]:
     found = []
     for layer, marks in enumerate(step.marks.tolist()):
-        for track, stage, column in STAGE_MARKS:
+        for track, stage, column in stages:
             start, end = marks[column], marks[column + 1]
             if end > start:
                 args: dict[str, int | str] = {"step": step.step, "layer": layer, "stage": stage}

@@ -56,9 +56,10 @@ class Progress:
 
 @dataclass
 class EventPipeline:
-    """Run steps with one process per rank and stream; `ends` collects the end of each step.
+    """Run steps with one process per rank and stream.
 
-    `transfers` are durations by step, rank and layer.
+    `transfers` are durations by step, rank and layer. `ends`, `waits` and `predicted` collect each
+    step's end, how long its foreground waits, and its prediction in the foreground.
     """
 
     steps: Sequence[StepTimes]
@@ -66,6 +67,7 @@ class EventPipeline:
     env: simpy.Environment = field(default_factory=simpy.Environment)
     ends: list[int] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
+    predicted: list[int] = field(default_factory=list)
 
     def run(self) -> list[int]:
         """Simulate all steps and return their end times."""
@@ -148,18 +150,25 @@ class EventPipeline:
             if rank == 0:
                 self.event("step", t).succeed()
                 self.ends.append(self.env.now)
-                self.waits.append(waited + sum(self._waited(t, i) for i in range(self.layers)))
+                self.waits.append(waited + self._between("asked", "ready", t))
+                self.predicted.append(self._between("projected", "asked", t))
             yield self._meet("end", t)
 
-    def _waited(self, t: int, layer: int) -> int:
-        """Return by how much the last rank's start of attention comes after all have asked."""
-        return max(self.came["ready", t, layer]) - max(self.came["asked", t, layer])
+    def _between(self, first: str, then: str, t: int) -> int:
+        """Return the time from the last rank at one point to the last at another, all layers."""
+        return sum(
+            max(self.came[then, t, layer]) - max(self.came[first, t, layer])
+            for layer in range(self.layers)
+        )
 
     def _layer(self, rank: int, t: int, layer: int) -> Steps:
         times = self.steps[t]
         yield self.env.timeout(times.launch_per_layer)
         yield from self._linear(rank, times.qkv, times)
         self.event("qkv", rank, t, layer).succeed()
+        self._meet("projected", t, layer)
+        if times.inline:
+            yield self.event("predicted", rank, t, layer)
         self._meet("asked", t, layer)
         if times.on_demand:
             yield self.event("moved", rank, t, layer)
@@ -183,7 +192,8 @@ class EventPipeline:
         for t, times in enumerate(self.steps):
             for layer in range(self.layers):
                 yield self.event("qkv", rank, t, layer)
-                visible = times.prediction > 0 and not times.on_demand
+                beside = not times.on_demand and not times.inline
+                visible = times.prediction > 0 and beside
                 if visible:
                     self._mark(rank, PREDICTION, True)
                 yield from self._work(rank, times.prediction, times.rates[BACKGROUND])

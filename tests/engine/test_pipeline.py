@@ -14,6 +14,7 @@ from oasis_sim.engine.pipeline import run_step
 from oasis_sim.engine.state import (
     OUT_COLUMNS,
     OUT_END,
+    OUT_PREDICTION,
     OUT_START,
     OUT_TRANSFER,
     OUT_WAIT,
@@ -93,16 +94,17 @@ def pipelines(draw: st.DrawFn) -> Case:
     layers, ranks = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     on_demand, next_layer = draw(st.sampled_from([(0, 0), (1, 0), (0, 1)]))
     correction = 0 if on_demand or next_layer else draw(st.sampled_from([0, RATE_ONE // 3]))
+    inline = not on_demand and draw(st.booleans())
     steps, transfers = [], []
     for _ in range(draw(st.integers(1, 5))):
         rates = np.array([[draw(rate) for _ in range(3)] for _ in range(3)], dtype=np.int64)
         # Prediction is slowed by transfers only.
         rates[BACKGROUND, 1:] = RATE_ONE
         idle = draw(idle_shares)
-        if idle < RATE_ONE:  # a prediction that outlasts the foreground would be computed again
+        if idle < RATE_ONE and not inline:  # else it might outlast the step, which drain leaves
             rates[BACKGROUND] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
-        modes = (bool(next_layer), correction, idle, draw(covered_rates), draw(collectives))
+        modes = (bool(next_layer), correction, idle, draw(covered_rates), draw(collectives), inline)
         steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes))
         transfers.append([[draw(durations) for _ in range(layers)] for _ in range(ranks)])
     return steps, transfers
@@ -118,6 +120,8 @@ def test_compiled_equals_events(case: Case) -> None:
     results = compiled(steps, transfers)
     assert expected == [int(out[OUT_END]) for out in results]
     assert twin.waits == [int(out[OUT_WAIT]) for out in results]
+    for times, out, predicted in zip(steps, results, twin.predicted, strict=True):
+        assert predicted == (out[OUT_PREDICTION] if times.inline else 0)
 
 
 @st.composite
@@ -126,11 +130,12 @@ def alike_layers(draw: st.DrawFn) -> Case:
     layers, ranks = draw(st.integers(6, 24)), draw(st.sampled_from([1, 1, 2, 3]))
     on_demand, next_layer = draw(st.sampled_from([(0, 0), (0, 0), (1, 0), (0, 1)]))
     correction = 0 if on_demand or next_layer else draw(st.sampled_from([0, 0, RATE_ONE // 3]))
+    inline = not on_demand and draw(st.booleans())
     slow = draw(st.sampled_from([rate, st.just(RATE_ONE)]))
     rates = np.array([[draw(slow) for _ in range(3)] for _ in range(3)], dtype=np.int64)
     rates[BACKGROUND, 1:] = RATE_ONE
     idle = draw(idle_shares)
-    if idle < RATE_ONE:
+    if idle < RATE_ONE and not inline:
         rates[BACKGROUND] = RATE_ONE
     covered, apart = draw(covered_rates), draw(collectives)
     short, long = st.integers(0, 40), st.sampled_from([0, 10, 90, 200])
@@ -140,7 +145,7 @@ def alike_layers(draw: st.DrawFn) -> Case:
     for _ in range(draw(st.integers(1, 5))):
         # Attention takes longer as contexts grow.
         numbers[2] += draw(st.integers(0, 2))
-        modes = (bool(next_layer), correction, idle, covered, apart)
+        modes = (bool(next_layer), correction, idle, covered, apart, inline)
         steps.append(StepTimes(*numbers, bool(on_demand), rates, join, *modes))
         other = draw(st.integers(0, layers))
         moves = []
