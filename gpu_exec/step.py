@@ -3,7 +3,7 @@
     step = DecodeStep(StepConfig(QWEN3_8B, batch=128, context_capacity=16384))
     step.load(moves)                     # StepMoves: the schedule's copies and positions
     times = step.run(20)                 # StepTimes: per step
-    stages = step.run(5, stages=True)    # the same with per-stage times (adds event nodes)
+    stages = step.run(5, stages=True)    # the same with per-stage times (adds clocks)
     step.run_one(); step.verify()        # stamps of the units moved by the last step
     step.close()
 
@@ -15,7 +15,7 @@ nothing (a batch of copies submitted to a blocked stream takes up to eight times
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -34,7 +34,7 @@ from gpu_exec.kernels.config import (
     synthetic_moves,
 )
 from gpu_exec.kernels.linear import DraftWeights, LayerWeights, choose_gemm, warm_up
-from gpu_exec.kernels.marks import EventMarks, Marks
+from gpu_exec.kernels.marks import ClockMarks, CopyMarks, Marks, StageSums
 from gpu_exec.kernels.memory import DraftMemory, StepMemory, require_gpu
 from gpu_exec.kernels.movelist import DeviceMoves
 from gpu_exec.kernels.program import Parts, StepProgram
@@ -91,7 +91,7 @@ class DecodeStep:
         self._graphs: dict[tuple[int, bool, bool], tuple[Any, Marks]] = {}
         self._executed = 0
         self._copies = self._torch.cuda.Stream(priority=-3)
-        self._copy_marks = EventMarks(external=False)
+        self._copy_marks = CopyMarks()
 
     def reconfigure(self, **changes: Any) -> None:
         """Change what needs no new memory (stages, transport, arrangement, gather CTAs, gemm)."""
@@ -144,19 +144,20 @@ class DecodeStep:
         torch.cuda.synchronize()
         before = (int(m.moved.item()), int(m.mirrored.item()))
         first_step = self._executed
-        times, stage_rows = self._timed(steps, stages)
+        times, sums = self._timed(steps, stages)
         units = sum(self._units(first_step + i) for i in range(steps))
         pieces = int(m.moved.item()) - before[0]
         mirrored = int(m.mirrored.item()) - before[1]
         if self.config.transport not in GRAPH_TRANSPORTS:
             pieces = units * (self.config.unit_bytes // _PIECE_BYTES)
-        names = sorted({name for row in stage_rows for name in row})
         return StepTimes(
             step_ms=tuple(times),
-            stage_ms={n: float(np.median([r.get(n, 0.0) for r in stage_rows])) for n in names},
+            stage_ms=_medians([row.net_ms for row in sums]),
             moved_units=pieces * _PIECE_BYTES // self.config.unit_bytes,
             moved_bytes=pieces * _PIECE_BYTES,
             mirrored_bytes=mirrored * self.config.unit_bytes,
+            raw_stage_ms=_medians([row.raw_ms for row in sums]),
+            empty_ms=float(np.median([row.empty_ms for row in sums])) if sums else 0.0,
         )
 
     def run_one(self, stages: bool = False) -> None:
@@ -164,9 +165,9 @@ class DecodeStep:
         parts = self._need_parts()
         parts.moves.phase = self._executed % parts.moves.steps
         parity = self._executed % 2 if self.config.moves_from == "selection" else 0
-        self._copy_marks = EventMarks(external=False)
+        self._copy_marks = CopyMarks()
         if self.config.host_driven and self.config.stages.serial:
-            marks = EventMarks(external=False) if stages else Marks()
+            marks = self._new_marks(stages)
             self._copies.wait_stream(self._torch.cuda.current_stream())
             with self._torch.cuda.stream(self._copies):  # batches cannot go to the default stream
                 StepProgram(parts, parity, marks, self._checking).enqueue()
@@ -245,9 +246,9 @@ class DecodeStep:
         moves = self._need_parts().moves
         return moves.units(executed % moves.steps)
 
-    def _timed(self, steps: int, stages: bool) -> tuple[list[float], list[dict[str, float]]]:
+    def _timed(self, steps: int, stages: bool) -> tuple[list[float], list[StageSums]]:
         torch = self._torch
-        rows: list[dict[str, float]] = []
+        rows: list[StageSums] = []
         events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
         events[0].record()
         for index in range(steps):
@@ -255,18 +256,26 @@ class DecodeStep:
             events[index + 1].record()
             if stages:
                 torch.cuda.synchronize()
-                rows.append({**self._last_marks().totals_ms(), **self._copy_marks.totals_ms()})
+                found, copies = self._last_marks().sums(), self._copy_marks.totals_ms()
+                net, raw = {**found.net_ms, **copies}, {**found.raw_ms, **copies}
+                rows.append(StageSums(net, raw, found.empty_ms))
                 if index + 1 < steps:
                     events[index + 1].record()
         torch.cuda.synchronize()
         return [a.elapsed_time(b) for a, b in pairwise(events)], rows
 
-    def _last_marks(self) -> EventMarks:
+    def _last_marks(self) -> ClockMarks:
         parity = (self._executed - 1) % 2 if self.config.moves_from == "selection" else 0
         marks = self._graphs[(parity, True, self._checking)][1]
-        if not isinstance(marks, EventMarks):
+        if not isinstance(marks, ClockMarks):
             raise RunFailed("the step was not instrumented")
         return marks
+
+    def _new_marks(self, stages: bool) -> Marks:
+        if not stages:
+            return Marks()
+        room = ClockMarks.room(self.config.shape.layers)
+        return ClockMarks(self._torch.zeros(room, dtype=self._torch.int64, device="cuda"))
 
     def _graph(self, parity: int, stages: bool) -> tuple[Any, Marks]:
         key = (parity, stages, self._checking)
@@ -274,7 +283,7 @@ class DecodeStep:
             torch, parts = self._torch, self._need_parts()
             warm_up(parts.gemm, self.memory, parts.weights, parts.draft)
             torch.cuda.synchronize()
-            marks = EventMarks(external=True) if stages else Marks()
+            marks = self._new_marks(stages)
             graph = torch.cuda.CUDAGraph()
             stream = torch.cuda.Stream(priority=-1)
             # NCCL's own threads may call CUDA meanwhile, hence not "global".
@@ -282,3 +291,9 @@ class DecodeStep:
                 StepProgram(parts, parity, marks, self._checking).enqueue()
             self._graphs[key] = (graph, marks)
         return self._graphs[key]
+
+
+def _medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each stage over steps; a step without it counts as 0."""
+    names = sorted({name for row in rows for name in row})
+    return {name: float(np.median([row.get(name, 0.0) for row in rows])) for name in names}

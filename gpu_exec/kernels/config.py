@@ -275,7 +275,8 @@ class StepTimes:
     """Hold measured times: whole steps and, from an instrumented run, the stages.
 
     ``step_ms`` is one figure per replayed step; ``stage_ms`` sums a stage over the layers
-    (median over steps) and is empty when stages were not asked for.
+    (median over steps) and is empty when stages were not asked for. ``raw_stage_ms`` is the same
+    with the time of the clocks in it, ``empty_ms`` what one of them takes (see `marks`).
     """
 
     step_ms: tuple[float, ...]
@@ -283,6 +284,8 @@ class StepTimes:
     moved_units: int
     moved_bytes: int
     mirrored_bytes: int
+    raw_stage_ms: Mapping[str, float] = field(default_factory=dict)
+    empty_ms: float = 0.0
 
     @property
     def median_ms(self) -> float:

@@ -1,10 +1,27 @@
-"""Time spans inside a captured step with events that the graph records, or not at all."""
+"""Time the stages inside a captured step: the GPU's clock before and after each, or nothing.
+
+A stage is enclosed by two kernels of one thread that write the clock. Timing events would do the
+same at less effort, but beside a gather each of them waits for its reads over PCIe, up to 90 us
+that no step without events has. A clock kernel takes time of its own: so many empty spans, one per
+layer behind output and FFN, are timed as well, and what one of them takes is taken off every stage
+for each clock that lies in it. What is left of a stage begins where the one before it on the
+stream ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
+
+from gpu_exec.kernels.library import launch, pointer, wide
+from oasis_sim.errors import RunFailed
+
+EMPTY = "empty"
+NS_PER_MS = 1e6
+CLOCKS_PER_LAYER, CLOCKS_PER_STEP = 24, 16
 
 
 class Marks:
@@ -15,45 +32,128 @@ class Marks:
         """Enclose the launches of one stage and layer."""
         yield
 
+    def rest(self, _layer: int) -> None:
+        """Enclose nothing."""
 
-class EventMarks(Marks):
-    """Record an event before and after every span, and name the span for profilers (NVTX)."""
 
-    def __init__(self, external: bool) -> None:
-        self._external = external
-        self._spans: list[tuple[str, Any, Any]] = []
+@dataclass(frozen=True)
+class Span:
+    """Hold one span: its stage, the places of its two clocks, and the clocks behind the first."""
+
+    stage: str
+    first: int
+    last: int
+    clocks: int
+
+
+@dataclass(frozen=True)
+class StageSums:
+    """Hold one step's stages, ms summed over their spans: without and with the clocks' own time.
+
+    `empty_ms` is the mean of the empty spans.
+    """
+
+    net_ms: Mapping[str, float]
+    raw_ms: Mapping[str, float]
+    empty_ms: float
+
+
+@dataclass
+class _Open:
+    stream: int
+    clocks: int = 0
+
+
+class ClockMarks(Marks):
+    """Put the GPU's clock before and after every span, and name the span for profilers (NVTX).
+
+    `times` int64[N] on the device takes the clocks; `room` says how many a step may need.
+    """
+
+    def __init__(self, times: Any) -> None:
+        self._times, self._used = times, 0
+        self._open: list[_Open] = []
+        self._spans: list[Span] = []
+
+    @staticmethod
+    def room(layers: int) -> int:
+        """Return the clocks that a step of so many layers has at most."""
+        return CLOCKS_PER_LAYER * layers + CLOCKS_PER_STEP
 
     @contextmanager
     def span(self, stage: str, layer: int) -> Iterator[None]:
-        """Enclose the launches of one stage and layer between two timing events."""
+        """Enclose the launches of one stage and layer between two clocks."""
         import torch
 
         torch.cuda.nvtx.range_push(f"{stage} {layer}")
-        first, last = self._event(torch), self._event(torch)
-        first.record()
+        first, stream = self._clock()
+        self._open.append(_Open(stream))
         yield
-        last.record()
+        last, _ = self._clock()
+        self._spans.append(Span(stage, first, last, self._open.pop().clocks))
         torch.cuda.nvtx.range_pop()
-        self._spans.append((stage, first, last))
+
+    def rest(self, layer: int) -> None:
+        """Enclose nothing, to learn what a clock takes."""
+        with self.span(EMPTY, layer):
+            pass
+
+    def spans_ms(self, stage: str) -> list[float]:
+        """Return the time of every span of a stage, in order, after the work is done."""
+        ticks = self._times.cpu().tolist()
+        found = [span for span in self._spans if span.stage == stage]
+        return [(ticks[span.last] - ticks[span.first]) / NS_PER_MS for span in found]
+
+    def sums(self) -> StageSums:
+        """Return each stage summed over its spans, after the work is done."""
+        return stage_sums(self._spans, self._times.cpu().tolist())
+
+    def _clock(self) -> tuple[int, int]:
+        """Let the current stream write the clock; return its place and the stream's handle.
+
+        Spans that are open on the same stream contain it.
+        """
+        import torch
+
+        if self._used == len(self._times):
+            raise RunFailed(f"a step with more than {self._used} clocks cannot be timed")
+        place, self._used = self._used, self._used + 1
+        stream = int(torch.cuda.current_stream().cuda_stream)
+        launch("oasis_clock", pointer(self._times), wide(place))
+        for outer in self._open:
+            outer.clocks += outer.stream == stream
+        return place, stream
+
+
+def stage_sums(spans: Sequence[Span], ticks: Sequence[int]) -> StageSums:
+    """Sum spans by stage; `ticks` are the clocks in ns. No stage takes less than nothing."""
+    lengths = [(ticks[span.last] - ticks[span.first]) / NS_PER_MS for span in spans]
+    empty = [ms for span, ms in zip(spans, lengths, strict=True) if span.stage == EMPTY]
+    each = fmean(empty) if empty else 0.0
+    raw: dict[str, float] = {}
+    net: dict[str, float] = {}
+    for span, ms in zip(spans, lengths, strict=True):
+        if span.stage != EMPTY:
+            raw[span.stage] = raw.get(span.stage, 0.0) + ms
+            net[span.stage] = net.get(span.stage, 0.0) + ms - span.clocks * each
+    return StageSums({stage: max(0.0, ms) for stage, ms in net.items()}, raw, each)
+
+
+class CopyMarks:
+    """Time copies that the host submits, by events that it records around those of a layer."""
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[str, Any, Any]] = []
 
     def reserve(self, stage: str) -> tuple[int, int]:
         """Return the handles of two events that someone else records around a span."""
         import torch
 
-        first, last = self._event(torch), self._event(torch)
+        first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         for event in (first, last):
             event.record()  # an event has no handle before
         self._spans.append((stage, first, last))
         return first.cuda_event, last.cuda_event
-
-    def _event(self, torch: Any) -> Any:
-        if self._external:
-            return torch.cuda.Event(enable_timing=True, external=True)
-        return torch.cuda.Event(enable_timing=True)
-
-    def spans_ms(self, stage: str) -> list[float]:
-        """Return the time of every span of a stage, in order, after the work is done."""
-        return [first.elapsed_time(last) for name, first, last in self._spans if name == stage]
 
     def totals_ms(self) -> dict[str, float]:
         """Return the time of each stage summed over its spans, after the work is done."""

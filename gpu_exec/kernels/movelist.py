@@ -11,7 +11,7 @@ from gpu_exec.kernels import library
 from gpu_exec.kernels.abi import CopyArgs
 from gpu_exec.kernels.arguments import StepArguments
 from gpu_exec.kernels.config import StepConfig, StepMoves
-from gpu_exec.kernels.marks import EventMarks
+from gpu_exec.kernels.marks import CopyMarks
 
 
 class DeviceMoves:
@@ -51,7 +51,7 @@ class DeviceMoves:
         """Enqueue the copies of one layer of step ``phase`` behind the current stream."""
         self._submit(self._copies(arguments, (layer, layer + 1)), arguments)
 
-    def submit(self, arguments: StepArguments, marks: EventMarks | None) -> None:
+    def submit(self, arguments: StepArguments, marks: CopyMarks | None) -> None:
         """Submit the copies of step ``phase``, each layer as soon as the step has released it.
 
         They wait for nothing else on the device; the current stream waits for them. ``marks`` times

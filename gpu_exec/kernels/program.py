@@ -132,6 +132,7 @@ class StepProgram:
         self._release(layer)
         with self.marks.span("output_ffn", layer):
             self._ffn(layer)
+        self.marks.rest(layer)
 
     def _release(self, layer: int) -> None:
         """Let the transfer of a layer run, now that its attention has read the slots."""
@@ -266,8 +267,8 @@ class StepProgram:
             launch(name, *arguments)
 
     def _early(self) -> int:
-        """Say whether a kernel may start early; not beside events, which would time it wrongly."""
-        return int(self.config.early_launch and type(self.marks) is Marks)
+        """Say whether a kernel may start early, while the one before it on its stream ends."""
+        return int(self.config.early_launch)
 
     def _delay(self, stage: str) -> None:
         if stage in self.parts.delays_ns:

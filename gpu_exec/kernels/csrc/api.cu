@@ -164,6 +164,11 @@ int oasis_set_flag(int* flag, int value, cudaStream_t stream) {
   return launched();
 }
 
+int oasis_clock(long long* times, long long place, cudaStream_t stream) {
+  write_clock<<<1, 1, 0, stream>>>(times, place);
+  return launched();
+}
+
 int oasis_delay(long long nanoseconds, cudaStream_t stream) {
   delay<<<1, 1, 0, stream>>>(nanoseconds);
   return launched();
@@ -237,6 +242,7 @@ int oasis_preload() {
       reinterpret_cast<const void*>(read_only),
       reinterpret_cast<const void*>(begin_step),
       reinterpret_cast<const void*>(set_flag),
+      reinterpret_cast<const void*>(write_clock),
       reinterpret_cast<const void*>(delay),
       reinterpret_cast<const void*>(rms_norm),
       reinterpret_cast<const void*>(silu_mul),

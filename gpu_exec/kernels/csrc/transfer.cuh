@@ -1,4 +1,4 @@
-// What belongs to the transfers of a step: mirror of new blocks, stamps, flags, opening kernel.
+// What belongs to the transfers of a step: mirror of new blocks, stamps, flags, clocks, opening kernel.
 #pragma once
 #include "gather.cuh"
 #include "select_core.h"
@@ -148,6 +148,9 @@ __global__ void set_flag(int* flag, int value) {
   __threadfence_system();
   *reinterpret_cast<volatile int*>(flag) = value;
 }
+
+// Write the GPU's clock, in ns.
+__global__ void write_clock(long long* times, long long place) { times[place] = now_ns(); }
 
 // Hold a stream back for a while (fault injection in tests).
 __global__ void delay(long long nanoseconds) {

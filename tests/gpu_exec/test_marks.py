@@ -1,0 +1,115 @@
+"""Clocks inside a step: what lies between them, and what they take themselves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpu_exec.kernels import marks
+from gpu_exec.kernels.marks import EMPTY, ClockMarks, Span, stage_sums
+from oasis_sim.errors import RunFailed
+
+
+class Ticks(list[int]):
+    """Stand in for the clocks on the device."""
+
+    def cpu(self) -> Ticks:
+        """Return itself."""
+        return self
+
+    def tolist(self) -> list[int]:
+        """Return the clocks."""
+        return list(self)
+
+
+class FakeGpu:
+    """Run what is launched at once, on streams with a time of their own each."""
+
+    clock_ns = 1_200
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Take the place of torch and of the kernels."""
+        self.stream, self.now = 1, {1: 0, 2: 500}
+        self.names: list[str] = []
+        nvtx = SimpleNamespace(range_push=self.names.append, range_pop=lambda: None)
+        current = SimpleNamespace(
+            nvtx=nvtx, current_stream=lambda: SimpleNamespace(cuda_stream=self.stream)
+        )
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=current))
+        monkeypatch.setattr(marks, "pointer", lambda times: times)
+        monkeypatch.setattr(marks, "launch", self.launch)
+
+    def launch(self, name: str, times: Ticks, place: Any) -> None:
+        """Write the clock of the current stream when the kernel ends."""
+        assert "oasis_clock" == name
+        self.work(self.clock_ns)
+        times[place.value] = self.now[self.stream]
+
+    def work(self, ns: int) -> None:
+        """Let the current stream be busy."""
+        self.now[self.stream] += ns
+
+    @contextmanager
+    def on(self, stream: int) -> Iterator[None]:
+        """Launch on another stream."""
+        before, self.stream = self.stream, stream
+        yield
+        self.stream = before
+
+
+def test_what_the_clocks_take_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages have their own time alone, whatever lies inside them on this or another stream."""
+    gpu, times = FakeGpu(monkeypatch), Ticks([0] * ClockMarks.room(2))
+    clocks = ClockMarks(times)
+    for layer in range(2):
+        with clocks.span("qkv", layer):
+            gpu.work(20_000)
+            with gpu.on(2), clocks.span("transfer", layer):
+                gpu.work(90_000)
+        with clocks.span("output_ffn", layer):
+            gpu.work(50_000)
+            for _ in range(2):
+                with clocks.span("all_reduce", layer):
+                    gpu.work(7_000)
+        clocks.rest(layer)
+    found = clocks.sums()
+    assert pytest.approx(0.0012) == found.empty_ms
+    expected = {"qkv": 0.040, "output_ffn": 0.128, "all_reduce": 0.028, "transfer": 0.180}
+    assert expected == {name: pytest.approx(ms) for name, ms in found.net_ms.items()}
+    raw = {"qkv": 0.0424, "output_ffn": 0.140, "all_reduce": 0.0328, "transfer": 0.1824}
+    assert raw == {name: pytest.approx(ms) for name, ms in found.raw_ms.items()}
+    assert [pytest.approx(0.0082)] * 4 == clocks.spans_ms("all_reduce")
+    assert "output_ffn 1" in gpu.names
+
+
+def test_more_clocks_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step with more spans than the device has room for is refused, not cut short."""
+    FakeGpu(monkeypatch)
+    clocks = ClockMarks(Ticks([0] * 3))
+    clocks.rest(0)
+    with pytest.raises(RunFailed, match="more than 3 clocks"):
+        clocks.rest(1)
+
+
+@given(
+    work=st.lists(st.integers(0, 10**6), min_size=1, max_size=40),
+    empty=st.lists(st.integers(0, 3_000), min_size=1, max_size=40),
+)
+def test_sums(work: list[int], empty: list[int]) -> None:
+    """A stage's spans less the mean empty span each, never below nothing."""
+    spans = [Span("qkv", 2 * i, 2 * i + 1, 1) for i in range(len(work))]
+    base = 2 * len(work)
+    spans += [Span(EMPTY, base + 2 * i, base + 2 * i + 1, 1) for i in range(len(empty))]
+    ticks = [tick for length in (*work, *empty) for tick in (7, 7 + length)]
+    found = stage_sums(spans, ticks)
+    each = sum(empty) / len(empty)
+    assert pytest.approx(max(0.0, sum(work) - each * len(work)) / 1e6) == found.net_ms["qkv"]
+    assert pytest.approx(sum(work) / 1e6) == found.raw_ms["qkv"]
+    assert EMPTY not in found.net_ms
