@@ -1,7 +1,7 @@
 """Compare a replay with its simulation: step by step, stage by stage, and the whole window.
 
 Times are compared where they were measured on a GPU, of steps with rows of one kind. Collectives
-are part of the simulated output and FFN; where the executor does not run them they are taken off.
+are part of the simulated output and FFN; `left_out` gives times without them.
 """
 
 from __future__ import annotations
@@ -71,27 +71,19 @@ def decode_only(schedule: Schedule) -> Bools:
     return pure
 
 
-def simulated_stage_ms(
-    schedule: Schedule, name: str, steps: Bools, collectives: bool = False
-) -> float:
-    """Return a stage's simulated ms per step over the chosen steps; "a+b" is the sum of two.
-
-    Output and FFN hold the collectives only if these are run.
-    """
-    summed = float(collective_ms(schedule)[steps].mean())
+def simulated_stage_ms(schedule: Schedule, name: str, steps: Bools) -> float:
+    """Return a stage's simulated ms per step over the chosen steps; "a+b" is the sum of two."""
     if name == ALL_REDUCE:
-        return summed
+        return float(collective_ms(schedule)[steps].mean())
     parts = [name] if name in schedule.stages else name.split("+")
     columns = [schedule.stages.index(part) for part in parts]
-    total = float(schedule.sim_stage_ps[steps][:, columns].sum(axis=1).mean()) / PS_PER_MS
-    return total if collectives else total - summed * ("output_ffn" in parts)
+    return float(schedule.sim_stage_ps[steps][:, columns].sum(axis=1).mean()) / PS_PER_MS
 
 
-def step_rows(schedule: Schedule, runs: list[StepRun], collectives: bool) -> tuple[StepRow, ...]:
+def step_rows(schedule: Schedule, runs: list[StepRun]) -> tuple[StepRow, ...]:
     """Put every step's run beside its simulation."""
     moves = schedule.step_moves()
-    left_out = np.zeros(schedule.steps) if collectives else collective_ms(schedule)
-    simulated = schedule.sim_step_ps / PS_PER_MS - left_out
+    simulated = schedule.sim_step_ps / PS_PER_MS
     return tuple(
         StepRow(
             step=int(schedule.step[i]),
@@ -123,7 +115,7 @@ def stage_rows(
     rows = []
     for stage in (*schedule.stages, *joined, *([ALL_REDUCE] if collectives else [])):
         chosen = compared if compared.any() else every
-        simulated = simulated_stage_ms(schedule, stage, chosen, collectives)
+        simulated = simulated_stage_ms(schedule, stage, chosen)
         times = [run.stage_ms[stage] for run in runs if stage in run.stage_ms]
         measured = sum(times) / len(times) if times else None
         error = None

@@ -71,8 +71,12 @@ def replay(
     executor: Executor,
     source: str,
     progress: Callable[[int, int], None] | None = None,
+    notes: tuple[str, ...] = (),
 ) -> ReplayReport:
-    """Run every step of the window in order and compare; the executor stays open."""
+    """Run every step of the window in order and compare; the executor stays open.
+
+    `notes` say what else a reader of the report must know.
+    """
     runs: list[StepRun] = []
     for index in range(schedule.steps):
         runs.append(executor.run_step(index))
@@ -80,7 +84,7 @@ def replay(
             progress(index + 1, schedule.steps)
     pool_wrong, pool_text = executor.check_pool()
     joined = executor.all_reduces > 0
-    rows = step_rows(schedule, runs, joined)
+    rows = step_rows(schedule, runs)
     compared = decode_only(schedule) & (executor.info.timing == "gpu")
     step, total = totals(rows, compared)
     return ReplayReport(
@@ -93,7 +97,7 @@ def replay(
         step=step,
         total=total,
         pool_wrong_slots=pool_wrong,
-        notes=_notes(schedule, executor, compared),
+        notes=(*notes, *_notes(schedule, executor, compared)),
         problems=_problems(rows, runs, pool_wrong, pool_text),
     )
 
@@ -125,21 +129,26 @@ def _notes(schedule: Schedule, executor: Executor, compared: Bools) -> tuple[str
             f"host units are aliased: {modelled:,} modelled units share {units:,} "
             f"({full_gib:.2f} GiB at full size), chosen by a hash of the address"
         )
-    left_out = float(collective_ms(schedule).mean())
+    priced = float(collective_ms(schedule).mean())
     if executor.all_reduces:
         notes.append(
             f"{executor.all_reduces} all-reduces per step join the devices; every element of their "
             "sums is checked, on known patterns"
         )
-        if left_out == 0:
+        if executor.info.timing == "gpu":
+            notes.append(
+                "measured stages are upper bounds here: the events around them wait behind "
+                "transfers and other devices, which a step without events need not"
+            )
+        if priced == 0:
             notes.append(
                 "the simulated run has no all-reduces: its times are those of one GPU with all "
                 "heads and weights; simulate with --tp for this many devices to compare"
             )
-    elif left_out > 0:
+    elif priced > 0:
         notes.append(
-            f"collectives between GPUs are not run: {left_out:.3f} ms of each simulated step are "
-            "left out here"
+            f"all-reduces between GPUs are not run; {priced:.3f} ms of each simulated step are "
+            "theirs"
         )
     sizes = sorted({pool.executed_unit_bytes for pool in executor.pools if pool.scaled})
     notes += [

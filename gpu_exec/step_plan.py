@@ -49,7 +49,10 @@ def plan_notes(schedule: Schedule, devices: int) -> tuple[str, ...]:
     if not is_dense(schedule) and (recent, sink) != (1, 0):
         notes.append(f"the kernels attend one local block, not {recent} recent and {sink} sink")
     if devices > 1:
-        notes.append("heads and linear layers are split")
+        notes.append(
+            "heads, linear layers and vocabularies are split; what the draft head and the LM head "
+            "give is not joined over devices, in the simulation neither"
+        )
     tp = schedule.meta.get("tp", 1)
     if tp != devices:
         here = counted(devices, "device")
@@ -93,6 +96,7 @@ def _config(schedule: Schedule, heads: int, devices: int, host_bytes: int) -> St
         query_heads=model["query_heads"] * heads // schedule.kv_heads,
         kv_heads=heads,
         vocab=_multiple(model["vocab"] * share) if devices > 1 else model["vocab"],
+        draft_vocab=_multiple(StepShape.draft_vocab * share),
     )
     rows = schedule.dense_rows if dense else schedule.rows
     chosen = max(1, schedule.scheme_int("chosen_blocks"))

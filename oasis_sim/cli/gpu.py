@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,6 +13,15 @@ from oasis_sim.cli.reworded import reworded
 from oasis_sim.cli.terminal import note, progress_bar
 from oasis_sim.errors import UsageError
 from oasis_sim.text import plain
+
+if TYPE_CHECKING:
+    from oasis_sim.engine import Scenario
+
+
+LEFT_OUT = (
+    "all-reduces between GPUs are not run; the run was simulated again without them, and this "
+    "schedule is what is executed and compared"
+)
 
 
 @click.command(cls=OnceCommand, context_settings=HELP)
@@ -32,7 +42,7 @@ from oasis_sim.text import plain
 @click.option(
     "--no-all-reduce",
     is_flag=True,
-    help="Leave out the all-reduces between devices, to see what they cost.",
+    help="Leave the all-reduces between devices out, in the simulation too, to see their cost.",
 )
 @HOST_MEMORY
 @FORMAT
@@ -54,6 +64,7 @@ def replay(
     """
     from gpu_exec.default_run import default_schedule
     from gpu_exec.device import require_gpu
+    from gpu_exec.left_out import without_all_reduces
     from gpu_exec.open_executor import open_executor
     from gpu_exec.replay import check_report_place, write_report
     from gpu_exec.replay import replay as execute
@@ -62,6 +73,7 @@ def replay(
 
     kind = _device_kind(gpu, device)
     host_bytes = size_of(host_memory)
+    notes: tuple[str, ...] = ()
     schedule = load_run_schedule(run_dir) if run_dir else None
     if run_dir:
         check_report_place(run_dir)
@@ -70,11 +82,14 @@ def replay(
     if schedule is None:
         note("simulating the default run, scaled to the device", quiet)
         schedule = default_schedule(kind)
+    if run_dir and no_all_reduce and schedule.meta.get("tp", 1) > 1:
+        schedule = without_all_reduces(_scenario_of(run_dir))
+        notes += (LEFT_OUT,)
     executor = open_executor(kind, schedule, devices, host_bytes, not no_all_reduce)
     try:
         with progress_bar("replaying", quiet) as progress:
             source = plain(str(run_dir)) if run_dir else "the default run"
-            report = execute(schedule, executor, source, progress)
+            report = execute(schedule, executor, source, progress, notes)
     finally:
         executor.close()
     if run_dir:
@@ -110,6 +125,18 @@ def doctor(gpu: bool, profile: str | None, output_format: str) -> None:
     emit(to_json(checks), lines, output_format)
     if gpu:
         require_gpu()
+
+
+def _scenario_of(run_dir: Path) -> Scenario:
+    """Return what a run directory is the run of; raise InputError when an input has changed."""
+    from oasis_sim.fileio import inside
+    from oasis_sim.report.config import check_fingerprints, read_config
+    from oasis_sim.report.directory import CONFIG_NAME
+
+    config = read_config(inside(run_dir, CONFIG_NAME))
+    scenario = config.spec.scenario()
+    check_fingerprints(config, scenario)
+    return scenario
 
 
 def _device_kind(gpu: bool, device: str | None) -> str:

@@ -146,23 +146,24 @@ def test_replay_with_all_reduces() -> None:
     assert [5] * CASE.steps == [len(row.repeats_ms) for row in report.steps]
     assert "NCCL 0.fake" in report.device.driver
     assert not any("has no all-reduces" in note for note in report.notes)
+    assert any("stages are upper bounds" in note for note in report.notes)
     assert "closed" == FakeGroup.opened[0].state
 
 
 @pytest.mark.usefixtures("fake")
-def test_the_ablation_takes_the_collectives_off() -> None:
-    """Left out, they are opened, run and compared nowhere, and the output says so."""
+def test_the_ablation_runs_no_all_reduces() -> None:
+    """None is opened, run or compared; the output says what the simulated step has of them."""
     schedule = schedule_of(collective_ps=300_000_000)
-    report = replay(schedule, CudaExecutor(schedule, 2, HOST_BYTES, all_reduce=False), "test")
+    executor = CudaExecutor(schedule, 2, HOST_BYTES, all_reduce=False)
+    report = replay(schedule, executor, "test", notes=("first",))
     assert [] == FakeGroup.opened
-    assert pytest.approx(0.7) == report.step.simulated_ms
-    stages = {row.stage: row.simulated_ms for row in report.stages}
-    assert pytest.approx(0.1) == stages["output_ffn"]
-    assert ALL_REDUCE not in stages
-    assert any("0.300 ms of each simulated step" in note for note in report.notes)
+    assert pytest.approx(1.0) == report.step.simulated_ms
+    assert ALL_REDUCE not in {row.stage for row in report.stages}
+    assert "first" == report.notes[0]
+    assert any("0.300 ms of each simulated step are theirs" in note for note in report.notes)
     plain = schedule_of()
     whole = replay(plain, CudaExecutor(plain, 2, HOST_BYTES, all_reduce=False), "test")
-    assert not any("collectives" in note for note in whole.notes)
+    assert not any("all-reduces" in note for note in whole.notes)
 
 
 @pytest.mark.usefixtures("fake")

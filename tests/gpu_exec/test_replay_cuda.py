@@ -128,6 +128,7 @@ def test_plan_splits_the_model() -> None:
     schedule = schedule_of()
     first, second = step_plans(schedule, 2, HOST_BYTES)
     assert (2, 2) == (first.config.shape.kv_heads, second.config.shape.kv_heads)
+    assert {16_000} == {plan.config.shape.draft_vocab for plan in (first, second)}
     assert schedule.moves == len(first.moves.row) + len(second.moves.row)
     expected = schedule.context_tokens[:, : first.config.batch] - 1
     assert np.array_equal(expected, first.moves.context_tokens)
@@ -185,7 +186,7 @@ def test_notes_say_what_is_left_out() -> None:
     meta = {**schedule.meta, "tp": 4, "scheme": {**schedule.meta["scheme"], "sink_blocks": 1}}
     text = " ".join(plan_notes(replace(schedule, meta=meta), 2))
     assert "sink" in text
-    assert "linear layers are split" in text
+    assert "vocabularies are split; what the draft head and the LM head give is not joined" in text
     assert "tp=4" in text
     assert () == plan_notes(schedule, 1)
 
