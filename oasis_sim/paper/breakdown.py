@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from oasis_sim.engine import RunResult, Scenario
+from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.result import STAGES
 from oasis_sim.model import ModelShape
 from oasis_sim.paper.retrieval import Retrieval
@@ -35,8 +36,9 @@ OUTPUT_TOKENS = 2048
 class Breakdown:
     """Hold the serial stages, and the simulated parts and background stages, in ms per step.
 
-    `simulated` adds up to `step_ms`; `background` runs beside it (on the critical path, where a
-    scheme fetches on demand: then it is inside `retrieval`).
+    `simulated` adds up to `step_ms`; `background` runs beside it. What of it is on the critical
+    path is inside `retrieval`: all of it where a scheme fetches on demand, prediction where an
+    engine runs it inline.
     """
 
     serial: Retrieval
@@ -105,6 +107,9 @@ def breakdown_of(serial: Retrieval, result: RunResult) -> Breakdown:
     stage_ms = {name: float(mean_ps[i]) / PS_PER_MS for i, name in enumerate(STAGES)}
     step_ms = float(np.mean((steps.end_ps - steps.start_ps)[full])) / PS_PER_MS
     parts = {name: sum(stage_ms[stage] for stage in stages) for name, stages in PARTS.items()}
+    priced = (scenario.profile, scenario.engine_name, scenario.model, scenario.scheme)
+    if CostModel(*priced, scenario.tp).predicts_inline:
+        parts["retrieval"] += stage_ms["prediction"]
     # What no stage accounts for: waiting until new KV is in host memory.
     parts[OTHER] = max(0.0, step_ms - sum(parts.values()))
     background = {name: stage_ms[name] for name in BACKGROUND} if scenario.scheme.selects else {}

@@ -136,21 +136,21 @@ def check_no_overlap(slices: Iterable[Slice]) -> None:
 
 
 def waiting_slices(slices: Iterable[Slice]) -> list[Slice]:
-    """Return where compute stood still between a layer's QKV and its attention.
+    """Return where compute stood still between a layer's QKV, or prediction, and its attention.
 
-    The pipeline puts nothing between the two but the wait for the layer's transfer.
+    The pipeline puts nothing else between them but the wait for the layer's transfer.
     """
-    qkv_end: dict[tuple[Any, Any], int] = {}
+    asked: dict[tuple[Any, Any], int] = {}
     found = []
     for item in slices:
         if item.track != "compute" or "layer" not in item.args:
             continue
         place = (item.args.get("step"), item.args["layer"])
-        if stage_of(item) == "qkv":
-            qkv_end[place] = item.end_ps
-        elif stage_of(item) == "attention" and item.start_ps > qkv_end.get(place, item.start_ps):
+        if stage_of(item) in ("qkv", "prediction"):
+            asked[place] = item.end_ps
+        elif stage_of(item) == "attention" and item.start_ps > asked.get(place, item.start_ps):
             args = {**item.args, "stage": "transfer_wait"}
-            found.append(Slice("compute", "wait", qkv_end[place], item.start_ps, args))
+            found.append(Slice("compute", "wait", asked[place], item.start_ps, args))
     return found
 
 

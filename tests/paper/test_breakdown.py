@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from oasis_sim.engine import simulate
@@ -14,10 +16,15 @@ from oasis_sim.scheme import load_scheme
 from tests.engine.scenarios import random_trace
 
 
-def split(scheme: str, engine: str = "vllm", context_tokens: int = 4096) -> Breakdown:
-    """Return the breakdown of eight requests on Qwen3-8B."""
+def split(
+    scheme: str, engine: str = "vllm", context_tokens: int = 4096, *, inline: bool = False
+) -> Breakdown:
+    """Return the breakdown of eight requests on Qwen3-8B; `inline`: prediction before attention."""
     batch = 8
     profile, model = load_profile("h100"), load_model("qwen3-8b")
+    if inline:
+        costs = replace(profile.engine(engine), prediction_inline=True, prediction_slowdown=None)
+        profile = replace(profile, engines={engine: costs})
     traces = () if scheme == "dense" else (random_trace(blocks=256),)
     setup = Setup(profile, engine, traces)
     scenario = breakdown_scenario(setup, model, load_scheme(scheme), batch, context_tokens)
@@ -39,6 +46,17 @@ def test_on_demand_waits_for_its_fetches() -> None:
     found = split("on-demand")
     hidden = sum(found.background.values())
     assert found.simulated["retrieval"] == pytest.approx(hidden, rel=1e-3)
+
+
+@pytest.mark.parametrize("scheme", ["oasis", "on-demand", "dense"])
+def test_parts_add_up_with_prediction_inline(scheme: str) -> None:
+    """A scan in the foreground belongs to retrieval; on demand it is inside the wait already."""
+    found = split(scheme, inline=True)
+    assert sum(found.simulated.values()) == pytest.approx(found.step_ms)
+    assert found.simulated["other"] < 1e-3 * found.step_ms
+    if scheme == "oasis":
+        beside = split(scheme).simulated["retrieval"]
+        assert found.simulated["retrieval"] - beside >= 0.9 * found.background["prediction"] > 0
 
 
 def test_quest_waits_for_its_scan_and_fetches_nothing() -> None:
