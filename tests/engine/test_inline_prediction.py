@@ -135,7 +135,7 @@ def test_ranks_meet_behind_it() -> None:
 def test_the_foreground_adds_up_to_the_step(case: Case) -> None:
     """Stages that follow one another, and the wait, are the whole step, on any number of ranks."""
     steps, transfers = case
-    steps = [times._replace(d2h=0, collective=0) for times in steps]
+    steps = [times._replace(d2h=0) for times in steps]
     for times, out in zip(steps, compiled(steps, transfers), strict=True):
         total = sum(out[column] for column in FOREGROUND) + out[OUT_WAIT]
         total += out[OUT_PREDICTION] if times.inline else 0
