@@ -276,7 +276,7 @@ class StepTimes:
 
     ``step_ms`` is one figure per replayed step; ``stage_ms`` sums a stage over the layers
     (median over steps) and is empty when stages were not asked for. ``raw_stage_ms`` is the same
-    with the time of the clocks in it, ``empty_ms`` what one of them takes (see `marks`).
+    as it was measured, with the clocks in it, ``empty_ms`` what one of them takes (see `marks`).
     """
 
     step_ms: tuple[float, ...]

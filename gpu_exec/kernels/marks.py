@@ -2,10 +2,12 @@
 
 A stage is enclosed by two kernels of one thread that write the clock. Timing events would do the
 same at less effort, but beside a gather each of them waits for its reads over PCIe, up to 90 us
-that no step without events has. A clock kernel takes time of its own: so many empty spans, one per
-layer behind output and FFN, are timed as well, and what one of them takes is taken off every stage
-for each clock that lies in it. What is left of a stage begins where the one before it on the
-stream ended.
+that no step without events has.
+
+A clock takes time of its own, that of launching an empty kernel: empty spans, one per layer behind
+output and FFN, tell how long. It is taken off every span for each clock that lies in it, and once
+more for the launch of the span's first kernel. So a stage is its kernels and the gaps between them;
+the gap before the first of them lies between stages.
 """
 
 from __future__ import annotations
@@ -48,9 +50,9 @@ class Span:
 
 @dataclass(frozen=True)
 class StageSums:
-    """Hold one step's stages, ms summed over their spans: without and with the clocks' own time.
+    """Hold one step's stages, ms summed over their spans, and the mean of the empty spans.
 
-    `empty_ms` is the mean of the empty spans.
+    `net_ms` are without the clocks in them and the gaps before them, `raw_ms` as measured.
     """
 
     net_ms: Mapping[str, float]
@@ -135,7 +137,7 @@ def stage_sums(spans: Sequence[Span], ticks: Sequence[int]) -> StageSums:
     for span, ms in zip(spans, lengths, strict=True):
         if span.stage != EMPTY:
             raw[span.stage] = raw.get(span.stage, 0.0) + ms
-            net[span.stage] = net.get(span.stage, 0.0) + ms - span.clocks * each
+            net[span.stage] = net.get(span.stage, 0.0) + ms - (span.clocks + 1) * each
     return StageSums({stage: max(0.0, ms) for stage, ms in net.items()}, raw, each)
 
 
