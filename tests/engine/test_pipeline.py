@@ -323,6 +323,10 @@ def layers_computed(
         (100, {"on_demand": True}),
         (100, {"next_layer": True}),
         (100, {"correction": RATE_ONE // 4}),
+        (100, {"inline": True}),
+        (900, {"inline": True}),
+        (300, {"inline": True, "rates": np.full((3, 3), RATE_ONE // 2, dtype=np.int64)}),
+        (300, {"inline": True, "join": True, "next_layer": True}),
     ],
 )
 def test_cost_does_not_grow_with_equal_layers(
