@@ -1,12 +1,11 @@
 # ruff: noqa: SLF001 - joins the devices of an executor anew, which nobody else does
-"""A step split over two GPUs: all-reduces and transfers on and off, by how the gather is arranged.
+"""A step split over two GPUs: all-reduces and transfers on and off, gathers, NCCL's protocols.
 
     PYTHONPATH=. python benchmarks/gpu/two_ablations.py RUN_DIR OUT_DIR
 
 Per arrangement five repeats of the run's window, each the mean of its steps, and ms per step of the
 stages from one instrumented window. Of the all-reduces of its last step the device that comes last
-to each shows the time without waiting (`own_ms`). What it all costs is in ablations-two-h200.json;
-the run is then replayed with the best gather, and with NCCL's protocols one by one.
+to each shows the time without waiting (`own_ms`). All rows go to ablations-two-h200.json.
 """
 
 from __future__ import annotations
@@ -20,26 +19,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from benchmarks.gpu.common import machine, write_rows
+from benchmarks.gpu.collectives import CHOICE
+from benchmarks.gpu.common import write_rows
 from gpu_exec.executor_cuda import CudaExecutor
 from gpu_exec.kernels.config import StageSwitches
 from gpu_exec.nccl import NcclGroup
-from gpu_exec.replay import replay
-from gpu_exec.replay_table import replay_lines
 from gpu_exec.run_dir import load_run_schedule
 
 HOST_BYTES = 4 << 30
 REPEATS = 5
-PROTOCOLS = ("LL", "LL128", "Simple")
 BASE = {"gather_ctas": 8, "gather_ring": 12, "gather_exclusive": True}
 GATHERS = [
-    BASE,
     {**BASE, "gather_ring": 6},
-    {**BASE, "gather_ring": 3},
     {**BASE, "gather_ctas": 4},
     {**BASE, "gather_ctas": 4, "gather_ring": 6},
-    {**BASE, "gather_ctas": 4, "gather_ring": 4},
-    {**BASE, "gather_ctas": 2},
     {**BASE, "gather_exclusive": False},
 ]
 
@@ -57,24 +50,21 @@ def measure(executor: CudaExecutor, switches: dict[str, bool], **gather: Any) ->
     return row
 
 
-def sweep(executor: CudaExecutor, path: Path) -> list[dict[str, Any]]:
+def sweep(executor: CudaExecutor, path: Path) -> None:
     """Measure all arrangements; write and print every row."""
-    plan: list[tuple[dict[str, bool], dict[str, Any]]] = [
-        ({"all_reduce": on, "transfer": False}, BASE) for on in (True, False)
+    own = os.environ["NCCL_PROTO"]
+    plan: list[tuple[str, bool, bool, dict[str, Any]]] = [
+        (own, reduce, transfer, BASE) for transfer in (True, False) for reduce in (True, False)
     ]
-    plan += [({"all_reduce": on, "transfer": True}, g) for g in GATHERS for on in (True, False)]
+    plan += [(own, True, True, gather) for gather in GATHERS]
+    plan += [(CHOICE, True, transfer, BASE) for transfer in (True, False)]
+    plan.append(("LL128", True, True, BASE))
     rows: list[dict[str, Any]] = []
-    for switches, gather in plan:
+    for protocol, reduce, transfer, gather in plan:
+        if protocol != os.environ["NCCL_PROTO"]:
+            join_again(executor, protocol)
+        switches = {"all_reduce": reduce, "transfer": transfer}
         rows.append(measure(executor, switches, **gather))
-        keep(executor, path, rows)
-    return rows
-
-
-def protocols(executor: CudaExecutor, path: Path, rows: list[dict[str, Any]]) -> None:
-    """Measure the usual gather with each of NCCL's protocols; write and print every row."""
-    for protocol in PROTOCOLS:
-        join_again(executor, protocol)
-        rows.append(measure(executor, {"all_reduce": True, "transfer": True}, **BASE))
         keep(executor, path, rows)
 
 
@@ -98,22 +88,10 @@ def join_again(executor: CudaExecutor, protocol: str) -> None:
 
 
 def main(run: str, out: str) -> None:
-    """Measure all arrangements, then replay with the one whose steps are shortest."""
-    schedule = load_run_schedule(run)
-    executor = CudaExecutor(schedule, 2, HOST_BYTES)
+    """Open the run's schedule on two GPUs and measure all arrangements."""
+    executor = CudaExecutor(load_run_schedule(run), 2, HOST_BYTES)
     try:
-        path = Path(out, "ablations-two-h200.json")
-        rows = sweep(executor, path)
-        whole = [row for row in rows if row["all_reduce"] and row["transfer"]]
-        best = min(whole, key=lambda row: row["step_ms"])
-        gather = {name: best[name] for name in BASE}
-        executor.reconfigure(stages=StageSwitches(), **gather)
-        report = replay(schedule, executor, Path(run).name)
-        document = json.dumps({**report.to_json(), **machine(), "gather": gather}, indent=2)
-        Path(out, "replay-two-best-h200.json").write_text(document + "\n", encoding="utf-8")
-        print(gather, *replay_lines(report), sep="\n", flush=True)
-        report.check()
-        protocols(executor, path, rows)
+        sweep(executor, Path(out, "ablations-two-h200.json"))
     finally:
         executor.close()
 

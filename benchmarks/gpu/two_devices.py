@@ -50,9 +50,9 @@ def steps(out: Path, run: Path) -> dict[str, tuple[list[str], float]]:
         "tests": ([*pytest, "-o", "faulthandler_timeout=40", test], 60.0),
         "run": ([*RUN, "--out", str(run)], 60.0),
         "replay": ([*REPLAY, str(run)], 60.0),
-        "ablations": ([sys.executable, str(HERE / "two_ablations.py"), str(run), str(out)], 120.0),
         "collectives": ([sys.executable, str(HERE / "collectives.py"),
                          str(out / "collectives-h200.json")], 40.0),
+        "ablations": ([sys.executable, str(HERE / "two_ablations.py"), str(run), str(out)], 120.0),
         "network": ([*NETWORK, "--memory", "gpu", *network], 200.0),
         "host": ([*NETWORK, *host], 180.0),
     }  # fmt: skip
