@@ -109,7 +109,8 @@ def engine_lines(costs: EngineCosts) -> list[str]:
     by_bytes = ("attention_efficiency", "dense_attention_efficiency", "scan_efficiency")
     pick = (
         f"fixed: {selection.fixed_ps} ps, per_head_ns: {_n(selection.per_head_ps / 1e3)}, "
-        f"per_candidate_ps: {_n(selection.per_candidate_ps)}"
+        f"per_candidate_ps: {_n(selection.per_candidate_ps)}, "
+        f"per_block_ns: {_n(selection.per_block_ps / 1e3)}"
     )
     gaps = (
         f"gap: {launch.gap_ps} ps, kernels_per_layer: {launch.kernels_per_layer}, "

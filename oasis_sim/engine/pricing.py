@@ -52,6 +52,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         scan_ps_per_byte=cost.hbm_ps_per_byte(scan_share),
         selection_fixed=costs.selection.fixed_ps + round(costs.selection.per_head_ps * heads),
         selection_per_candidate=costs.selection.per_candidate_ps * share.kv_heads,
+        selection_per_block=costs.selection.per_block_ps,
         block_bytes=share.block_bytes(scheme),
         transfer_fixed=cost.transport.fixed_ps,
         transfer_ps_per_byte=cost.transfer_ps_per_byte(),
@@ -87,7 +88,7 @@ def _check_length(cost: CostModel, rows: Rows, prices: StretchCosts) -> None:
         * prices.kv_bytes_layer
         * max(prices.attention_ps_per_byte, prices.dense_ps_per_byte)
         + blocks * prices.scan_bytes_per_block * prices.scan_ps_per_byte
-        + blocks * prices.selection_per_candidate
+        + blocks * (prices.selection_per_candidate + prices.selection_per_block)
         + fetched * prices.transfer_ps_per_byte
     )
     once = prices.prefill + prices.lm_head + prices.draft + prices.launch_per_step + prices.d2h

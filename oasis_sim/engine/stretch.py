@@ -100,6 +100,7 @@ class StretchCosts(NamedTuple):
     scan_ps_per_byte: float
     selection_fixed: int
     selection_per_candidate: float
+    selection_per_block: float
     block_bytes: int
     transfer_fixed: int
     transfer_ps_per_byte: float
@@ -144,7 +145,10 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
     scan = blocks * costs.scan_bytes_per_block * costs.scan_ps_per_byte
     selection = 0
     if len(rows.context) > 0:
-        selection = costs.selection_fixed + round(blocks * costs.selection_per_candidate)
+        scored = blocks * costs.selection_per_candidate
+        mean_blocks = blocks / len(rows.context)
+        selection = costs.selection_fixed
+        selection += round(scored + mean_blocks * costs.selection_per_block)
     return StepTimes(
         costs.prefill,
         costs.qkv,

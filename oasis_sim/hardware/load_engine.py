@@ -87,6 +87,7 @@ def _read_selection(fields: Fields) -> Selection:
         fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
         per_head_ps=_picoseconds(fields, "per_head", "ns"),
         per_candidate_ps=_picoseconds(fields, "per_candidate", "ps"),
+        per_block_ps=_picoseconds(fields, "per_block", "ns") if fields.has("per_block_ns") else 0.0,
     )
 
 

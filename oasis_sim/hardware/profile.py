@@ -105,11 +105,17 @@ class LinearEfficiency:
 
 @dataclass(frozen=True)
 class Selection:
-    """Cost of top-K, difference, cap and eviction of one layer (see `EngineCosts`)."""
+    """Cost of top-K, difference, cap and eviction of one layer.
+
+    `per_head_ps` and `per_candidate_ps` are for each request and KV head, and each block that is
+    scored for one. Where these are selected at the same time, a layer takes `per_block_ps` for each
+    block of a request (the mean over requests).
+    """
 
     fixed_ps: int
     per_head_ps: float
     per_candidate_ps: float
+    per_block_ps: float = 0.0
 
 
 @dataclass(frozen=True)
