@@ -166,8 +166,7 @@ class EngineCosts:
     With `collective_apart` collectives keep their pace beside transfers; without, these slow them
     as they slow linear layers.
     With `prediction_inline` prediction runs between QKV and attention, as part of the foreground;
-    without, beside them, where it slows them by `prediction_slowdown` (None with
-    `prediction_inline`).
+    without, beside them, where it slows them by `prediction_slowdown` (None: not).
     """
 
     name: str
@@ -193,11 +192,6 @@ class EngineCosts:
     tensor_parallel: bool = True
     collective_apart: bool = False
     prediction_inline: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse a slowdown by a prediction that runs beside nothing, and the lack of one."""
-        if self.prediction_inline != (self.prediction_slowdown is None):
-            raise ValueError("prediction is either inline or has a slowdown")
 
     def reserved_per_gpu(self, tp: int) -> int:
         """Return the HBM bytes of one of `tp` GPUs that are neither weights nor KV."""
