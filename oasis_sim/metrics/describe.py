@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.metrics.distribution import significant
 from oasis_sim.scheme import Scheme
@@ -41,7 +42,15 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
         "tp": scenario.tp,
         "seed": scenario.seed,
         "max_steps": scenario.max_steps,
+        **_prediction(scenario),
     }
+
+
+def _prediction(scenario: Scenario) -> dict[str, bool]:
+    """Say that prediction is a stage of the foreground, where it is one."""
+    priced = (scenario.profile, scenario.engine_name, scenario.model, scenario.scheme)
+    inline = CostModel(*priced, scenario.tp).predicts_inline
+    return {"prediction_inline": True} if inline else {}
 
 
 def _sparse_parts(scheme: Scheme) -> dict[str, Any]:

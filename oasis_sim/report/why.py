@@ -19,7 +19,7 @@ CRITICAL = (
     "prefill",
     "transfer_wait",
 )
-"""Stages that follow one another in a step; the others run beside them, or inside the wait."""
+"""Stages that follow one another in every step; see `critical_stages`."""
 
 WAITED_ON_DEMAND = "for prediction, selection and transfer"
 SHOWN_STAGES = 3
@@ -33,10 +33,19 @@ def limits_of(summary: Summary) -> dict[str, Any]:
     return {"time": time, "time_why": time_why, "batch": batch, "batch_why": batch_why}
 
 
+def critical_stages(summary: Summary) -> dict[str, float]:
+    """Return stages that follow one another in a step, in ms; the others are beside or in a wait.
+
+    Prediction is one of them where an engine runs it inline.
+    """
+    inline = ("prediction",) if summary["scenario"].get("prediction_inline") else ()
+    return {name: summary["stages_ms_per_step"][name] or 0.0 for name in (*CRITICAL, *inline)}
+
+
 def _time_limit(summary: Summary) -> tuple[str | None, str]:
     """Return the kind of limit that most of the time is spent at."""
     shares = {name: share["share_of_time"] or 0.0 for name, share in summary["step_bound"].items()}
-    stages = {name: summary["stages_ms_per_step"][name] or 0.0 for name in CRITICAL}
+    stages = critical_stages(summary)
     if not any(shares.values()):
         return None, "no step was run"
     bound = max(shares, key=lambda name: shares[name])
@@ -45,7 +54,7 @@ def _time_limit(summary: Summary) -> tuple[str | None, str]:
         text += f" ({_transfer_reason(summary)})"
     else:
         # Prefill beside decode is a limit of its own, not a stage of the compute bound.
-        named = [name for name in CRITICAL if (name == "prefill") == (bound == "prefill")]
+        named = [name for name in stages if (name == "prefill") == (bound == "prefill")]
         largest = max(named, key=lambda name: stages[name])
         text += f" (longest stage: {largest}, {number(stages[largest])} ms per step)"
     return bound, text
@@ -141,8 +150,8 @@ def _times(pair: list[float]) -> str:
 
 def _stages(first: Summary, other: Summary) -> str:
     """Name the stages of the critical path that changed most."""
-    old, new = first["stages_ms_per_step"], other["stages_ms_per_step"]
-    change = {name: (new[name] or 0.0) - (old[name] or 0.0) for name in CRITICAL}
+    old, new = critical_stages(first), critical_stages(other)
+    change = {name: new.get(name, 0.0) - old.get(name, 0.0) for name in (old | new)}
     least = LEAST_SHARE * (first["steps"]["step_ms"]["mean"] or 0.0)
     largest = sorted(change, key=lambda name: -abs(change[name]))[:SHOWN_STAGES]
     shown = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from oasis_sim.engine import simulate
 from oasis_sim.errors import InputError
+from oasis_sim.hardware import Curve
 from oasis_sim.metrics import summarise
 from oasis_sim.report.compare import check_case, comparison_json, write_comparison
 from oasis_sim.report.directory import write_run
@@ -86,6 +88,24 @@ def test_on_demand_is_bound_by_its_transfers() -> None:
     assert "on demand, on the critical path" in limits["time_why"]
     text = " ".join(reasons(cases("dense", "on-demand")))
     assert "transfer_wait +" in text
+
+
+def test_prediction_in_the_foreground_is_a_stage_of_the_step() -> None:
+    """A slow scan that an engine runs inline is what decides its steps; beside them it is not."""
+    profile = card(8 * 10**9)
+    costs = profile.engine("vllm")
+    inline = {"prediction_inline": True, "prediction_slowdown": None}
+    slow = replace(costs, scan_efficiency=Curve.constant(1e-5), **inline)
+    slow_card = replace(profile, engines={**profile.engines, "vllm": slow})
+    summary = summarise(simulate(scenario("oasis", profile=slow_card)))
+    beside = summary_of("oasis")
+    assert "longest stage: prediction" in limits_of(summary)["time_why"]
+    assert "prediction" not in limits_of(beside)["time_why"]
+    text = " ".join(reasons((Case("a", beside), Case("b", summary))))
+    assert "prediction +" in text
+    assert "prediction_inline" not in beside["scenario"]
+    on_demand = summarise(simulate(scenario("on-demand", profile=slow_card)))
+    assert "prediction_inline" not in on_demand["scenario"]
 
 
 def test_the_batch_is_limited_by_the_smallest_of_its_limits() -> None:
