@@ -25,7 +25,8 @@ least TPOT: the weights read once, or the batch's operations where longer; no at
 BREAKDOWN_LEGEND = """\
 serial: on-demand retrieval, part after part, at nominal bandwidths: the formula of Figure 2.
 simulated: a decode step of scheme {scheme}. Critical parts add up to it; the others run beside it,
-or inside 'retrieval' where the scheme fetches on demand."""
+or inside 'retrieval' where the scheme fetches on demand (prediction: where the engine runs it
+inline, too)."""
 
 
 def model_options(command: Command) -> Command:

@@ -26,7 +26,7 @@ PARTS = (
     "requests",
     "bounds",
 )
-FLAGS = ("offload", "p99_has_too_few_samples")
+FLAGS = ("offload", "p99_has_too_few_samples", "prediction_inline")
 """Keys whose values are true or false; a boolean anywhere else stands where a number belongs."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,16 @@ from tests.strategies import ABOVE_FLOAT
 def summary_of(scheme: str, engine: str = "vllm", hbm_bytes: int = 8 * 10**9) -> dict[str, Any]:
     """Return the summary of a small run."""
     return summarise(simulate(scenario(scheme, engine, profile=card(hbm_bytes))))
+
+
+@cache
+def summary_of_slow_scan(scheme: str) -> dict[str, Any]:
+    """Return the summary of a small run whose engine has a slow prediction, inline."""
+    profile = card(8 * 10**9)
+    inline = {"prediction_inline": True, "prediction_slowdown": None}
+    costs = replace(profile.engine("vllm"), scan_efficiency=Curve.constant(1e-5), **inline)
+    profile = replace(profile, engines={**profile.engines, "vllm": costs})
+    return summarise(simulate(scenario(scheme, profile=profile)))
 
 
 def cases(*schemes: str) -> tuple[Case, ...]:
@@ -92,20 +103,13 @@ def test_on_demand_is_bound_by_its_transfers() -> None:
 
 def test_prediction_in_the_foreground_is_a_stage_of_the_step() -> None:
     """A slow scan that an engine runs inline is what decides its steps; beside them it is not."""
-    profile = card(8 * 10**9)
-    costs = profile.engine("vllm")
-    inline = {"prediction_inline": True, "prediction_slowdown": None}
-    slow = replace(costs, scan_efficiency=Curve.constant(1e-5), **inline)
-    slow_card = replace(profile, engines={**profile.engines, "vllm": slow})
-    summary = summarise(simulate(scenario("oasis", profile=slow_card)))
-    beside = summary_of("oasis")
+    summary, beside = summary_of_slow_scan("oasis"), summary_of("oasis")
     assert "longest stage: prediction" in limits_of(summary)["time_why"]
     assert "prediction" not in limits_of(beside)["time_why"]
     text = " ".join(reasons((Case("a", beside), Case("b", summary))))
     assert "prediction +" in text
     assert "prediction_inline" not in beside["scenario"]
-    on_demand = summarise(simulate(scenario("on-demand", profile=slow_card)))
-    assert "prediction_inline" not in on_demand["scenario"]
+    assert "prediction_inline" not in summary_of_slow_scan("on-demand")["scenario"]
 
 
 def test_the_batch_is_limited_by_the_smallest_of_its_limits() -> None:
@@ -187,9 +191,10 @@ def test_what_is_no_run_directory_is_refused(
         read_summary(tmp_path)
 
 
-def test_a_summary_survives_its_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", [summary_of, summary_of_slow_scan])
+def test_a_summary_survives_its_file(tmp_path: Path, of: Callable[[str], dict[str, Any]]) -> None:
     """What is read back compares equal to what was simulated."""
-    summary = summary_of("oasis")
+    summary = of("oasis")
     keep(tmp_path, json.dumps(summary))
     assert read_summary(tmp_path) == summary
 
