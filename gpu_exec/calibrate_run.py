@@ -8,8 +8,9 @@ from typing import Any
 
 from gpu_exec.calibrate import Calibration, Kept
 from gpu_exec.device import Runner, compute_processes, query_gpus, refusal, run_query
-from gpu_exec.probes import REPEAT_BOUND_PCT, TRANSFER, LinkProbe, Notebook, ReadProbe, StepProbe
+from gpu_exec.probes import TRANSFER, LinkProbe, Notebook, ReadProbe, StepProbe
 from gpu_exec.profile_file import MeasuredLimits, profile_yaml
+from gpu_exec.rounds import REPEAT_BOUND_PCT
 from gpu_exec.validate import Origin
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.hardware import HardwareProfile
@@ -34,7 +35,7 @@ class CalibrationResult:
             raise RunFailed(
                 f"{len(self.unstable)} probes are not repeatable within {REPEAT_BOUND_PCT:g} %: "
                 f"{'; '.join(self.unstable[:3])}; see `oasis-sim doctor` for what disturbs the "
-                "card, or take the medians with --keep-unstable"
+                "card, or take their means with --keep-unstable"
             )
 
 
@@ -69,19 +70,19 @@ def run_calibration(
         f"collective, hbm_share and reserved are those of profile {base.name}"
     )
     costs = Calibration(book, base, model, kept).costs(source)
-    unstable = tuple(f"{r.probe} ({r.spread_pct:.1f} %)" for r in book.unstable)
+    unstable = tuple(f"{p} ({found.repeat_pct:.1f} %)" for p, found in book.unstable.items())
     shaky = unstable_transports(book)
     if shaky:
-        text = f"{' and '.join(shaky)} gave readings that do not repeat (medians are used)"
+        text = f"{' and '.join(shaky)} gave readings that do not repeat (their means are used)"
         costs = replace(costs, source=f"{source}; {text}")
     header = (
         f"Hardware profile {name}: limits of profile {base.name}, engine gpu_exec measured.",
         f"card {bench.card.name}, driver {bench.card.driver}, {bench.card.software}",
         f"date {origin.date}, commit {origin.commit}",
         f"command: {origin.command}",
-        "Every probe's last three rounds lie within 3 %."
+        f"Every probe comes back within {REPEAT_BOUND_PCT:g} %."
         if not unstable
-        else f"NOT REPEATABLE within 3 %: {'; '.join(unstable)}",
+        else f"NOT REPEATABLE within {REPEAT_BOUND_PCT:g} %: {'; '.join(unstable)}",
     )
     text = profile_yaml(name, base, limits, costs, header)
     return CalibrationResult(text, _raw(origin, book), unstable)
@@ -89,7 +90,7 @@ def run_calibration(
 
 def unstable_transports(book: Notebook) -> list[str]:
     """Return the transports of which a reading did not repeat."""
-    probes = [r.probe for r in book.unstable if isinstance(r.probe, StepProbe)]
+    probes = [probe for probe in book.unstable if isinstance(probe, StepProbe)]
     return sorted({probe.transport for probe in probes if TRANSFER in probe.stages})
 
 
@@ -109,15 +110,14 @@ def _raw(origin: Origin, book: Notebook) -> dict[str, Any]:
         "version": 2,
         **asdict(origin),
         "card": asdict(book.bench.card),
-        "nodes": asdict(book.bench.nodes),
         "readings": [
             {
-                "probe": type(reading.probe).__name__,
-                **asdict(reading.probe),
-                "median_ms": reading.value_ms,
-                "spread_pct": reading.spread_pct,
-                "rounds_ms": list(reading.rounds_ms),
+                "probe": type(probe).__name__,
+                **asdict(probe),
+                "value_ms": found.value_ms,
+                "repeat_pct": found.repeat_pct,
+                "rounds_ms": list(found.rounds_ms),
             }
-            for reading in book.readings.values()
+            for probe, found in book.readings.items()
         ],
     }

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from gpu_exec.probes import StepProbe
 
-LINEAR_BATCHES = (4, 12, 24, 44, 60, 72, 88, 104, 120, 144, 176, 200)
-ATTENTION_BATCHES = (4, 12, 24, 56, 112, 176)
+FOREGROUND_BATCHES = (4, 12, 24, 44, 60, 72, 88, 104, 120, 144, 176, 200)
+REST_BATCHES = (12, 24)
 DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144))
 SCAN_POINTS = ((12, 12_288), (24, 24_576), (56, 12_288), (88, 24_576), (144, 12_288))
 SELECTION_POINTS = ((12, 6_144), (12, 24_576), (112, 6_144), (112, 24_576))
@@ -17,6 +17,8 @@ TRANSFER_BATCH = 24
 UNIT_BLOCKS = (16, 32, 64)
 # Blocks per row, head and layer of the two points of each line: fast ways move more.
 TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (2.0, 6.0), "naive": (1.0, 3.0)}
+HOST_BOUND_COUNT = 1.5
+"""Of copies that the host limits: about twice the time of the linear layers beside them."""
 DRAFT_BATCHES = (24, 88)
 OVERLAP_SHARE = 0.7
 COVER_SHARE, PAUSE_SHARE = 2.4, 2.4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,9 +21,9 @@ from gpu_exec.probes import (
     Card,
     GapProbe,
     LinkProbe,
-    Nodes,
     Probe,
     ReadProbe,
+    StageProbe,
     StepProbe,
 )
 from gpu_exec.step_plan import TRANSPORTS
@@ -38,8 +38,6 @@ ROUND_MS = {"sm_gather": 60.0, "copy_engine": 450.0, "naive": 300.0}
 LINK_REPEATS = 10
 PAUSE_STAGE = "attention"
 """What a pause holds back: the transfer of the layer waits for it, whether it is on or not."""
-LINEAR_NODES = 8
-"""Foreground kernels of a layer without attention: 2 norms, 4 GEMMs, append, gate."""
 
 
 class CudaBench:
@@ -54,6 +52,9 @@ class CudaBench:
         self._key: tuple[Any, ...] | None = None
         self._step: Any = None
         self._loaded: StepProbe | None = None
+        self._count = MIN_STEPS
+        self._rounds: dict[int, list[Mapping[str, float]]] = {}
+        self._turns: dict[tuple[str, int], int] = {}
         properties = self._torch.cuda.get_device_properties(0)
         self.card = Card(
             name=properties.name,
@@ -62,7 +63,6 @@ class CudaBench:
             hbm_bytes=gpu.memory_bytes or properties.total_memory,
             software=f"CUDA {self._torch.version.cuda}, PyTorch {self._torch.__version__}",
         )
-        self.nodes = Nodes(linear=LINEAR_NODES, attention=1)
 
     def __enter__(self) -> Self:
         return self
@@ -77,8 +77,11 @@ class CudaBench:
 
     def measure_ms(self, probe: Probe, length: int) -> float:
         """Return the typical time of a round of `length` times the usual one, in ms."""
+        if isinstance(probe, StageProbe):
+            return self._stage_ms(probe, length)
         if isinstance(probe, StepProbe):
-            return self._measure_step(probe, length)
+            step = self._prepared(probe)
+            return middle_mean(step.run(length * self._count, warmup=1).step_ms)
         repeats = LINK_REPEATS * length
         if isinstance(probe, LinkProbe):
             return self._copy_ms(probe, repeats)
@@ -88,13 +91,15 @@ class CudaBench:
 
     # Steps -----------------------------------------------------------------------------------
 
-    def _measure_step(self, probe: StepProbe, length: int) -> float:
-        step = self._prepared(probe)
-        if self._loaded != probe:
-            first = step.run(MIN_STEPS, warmup=WARMUP).median_ms
-            self._count = round(min(MAX_STEPS, max(MIN_STEPS, ROUND_MS[probe.transport] / first)))
-            self._loaded = probe
-        return middle_mean(step.run(length * self._count, warmup=1).step_ms)
+    def _stage_ms(self, probe: StageProbe, length: int) -> float:
+        """Return a stage of the next round; one round of steps with clocks serves all stages."""
+        step = self._prepared(probe.step)
+        rounds, turn = self._rounds.setdefault(length, []), (probe.stage, length)
+        done = self._turns.get(turn, 0)
+        if done == len(rounds):
+            rounds.append(step.run(length * self._count, warmup=1, stages=True).stage_ms)
+        self._turns[turn] = done + 1
+        return float(rounds[done].get(probe.stage, 0.0))
 
     def _prepared(self, probe: StepProbe) -> Any:
         """Return the step of the probe, with its stages and moves; build it when it is new."""
@@ -118,6 +123,9 @@ class CudaBench:
             config = self._step.config
             moves = synthetic_moves(config, MOVE_STEPS, probe.per_head, probe.context_tokens)
             self._step.load(moves)
+            first = self._step.run(MIN_STEPS, warmup=WARMUP).median_ms
+            self._count = round(min(MAX_STEPS, max(MIN_STEPS, ROUND_MS[probe.transport] / first)))
+            self._loaded, self._rounds, self._turns = probe, {}, {}
         return self._step
 
     def _config(self, probe: StepProbe) -> StepConfig:

@@ -52,6 +52,13 @@ def line_through(x: Sequence[float], y: Sequence[float]) -> Line:
     return Line(0.0, through)
 
 
+def rising_line(x: Sequence[float], y: Sequence[float]) -> Line:
+    """Fit a line that does not fall: as `line_through`, but level where the slope is negative."""
+    low, high = sum(x) / len(x), sum(y) / len(y)
+    rises = sum((a - low) * (b - high) for a, b in zip(x, y, strict=True)) > 0
+    return line_through(x, y) if rises else Line(high, 0.0)
+
+
 def slowdown(alone: float, busy: float, together: float) -> float:
     """Return the factor f by which work takes longer beside a neighbour.
 

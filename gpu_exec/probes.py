@@ -1,22 +1,22 @@
 """Micro-benchmarks as data: what to measure, who measures it, and how often it must agree.
 
-A step probe runs the decode step with most stages switched off, so that one kind of kernel (or
-one pair that shares the GPU) is left; its figure is the time of the whole step.
+A step probe runs the decode step with most stages switched off, so that one kind of kernel, a pair
+or three that share the GPU are left; its figure is the time of the whole step. A stage probe times
+one of them inside that step.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import Protocol
 
+from gpu_exec.rounds import Rounds, take_rounds
 from oasis_sim.errors import RunFailed
 
-REPEAT_BOUND_PCT = 3.0
-ROUNDS = 3
-LENGTHS = (1, 2, 4, 8)
-"""Of rounds: `ROUNDS` of each, longer ones only where the shorter disagree."""
+HOST_BOUND_BLOCKS = (16,)
+"""Units of so many tokens, in batches: their threads never wait for the engine."""
 
 LINEAR, ATTENTION, SCAN = "linear", "attention", "scan"
 SELECTION, TRANSFER, DRAFT, MIRROR = "selection", "transfer", "draft", "mirror"
@@ -48,6 +48,29 @@ class StepProbe:
             f"{self.context_tokens:,} tokens, budget {self.budget_tokens:,}, blocks of "
             f"{self.block_tokens}{moved}{f', pauses of {self.pause_us:g} us' * (self.pause_us > 0)}"
         )
+
+
+@dataclass(frozen=True)
+class StageProbe(StepProbe):
+    """Time one stage of such a step by clocks in it, summed over the layers (see `marks`)."""
+
+    stage: str = "attention"
+
+    def __str__(self) -> str:
+        """Say which stage, and what runs."""
+        return f"stage {self.stage} of {super().__str__()}"
+
+    @property
+    def step(self) -> StepProbe:
+        """The step that the stage is timed in."""
+        values = {part.name: getattr(self, part.name) for part in fields(StepProbe)}
+        return StepProbe(**values)
+
+
+def stage_of(step: StepProbe, stage: str) -> StageProbe:
+    """Return the probe of one stage of a step."""
+    values = {part.name: getattr(step, part.name) for part in fields(StepProbe)}
+    return StageProbe(**values, stage=stage)
 
 
 @dataclass(frozen=True)
@@ -88,14 +111,6 @@ Probe = StepProbe | LinkProbe | ReadProbe | GapProbe
 
 
 @dataclass(frozen=True)
-class Nodes:
-    """Count the graph nodes of the foreground per layer."""
-
-    linear: int
-    attention: int
-
-
-@dataclass(frozen=True)
 class Card:
     """Name the card and what the driver says of it."""
 
@@ -106,27 +121,20 @@ class Card:
     software: str
 
 
+def host_bound(probe: Probe) -> bool:
+    """Tell whether the host submits a probe's copies more slowly than the engine makes them."""
+    if not isinstance(probe, StepProbe) or TRANSFER not in probe.stages:
+        return False
+    return probe.transport == "copy_engine" and probe.block_tokens in HOST_BOUND_BLOCKS
+
+
 class Bench(Protocol):
     """Measure probes on one card."""
 
     card: Card
-    nodes: Nodes
 
     def measure_ms(self, probe: Probe, length: int, /) -> float:
         """Return the typical time of a round of `length` times the usual one, in ms."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """Hold the median of one probe's longest rounds, their range in percent of it, and all rounds.
-
-    `rounds_ms` are in the order of time: `ROUNDS` for each of the `LENGTHS` that were taken.
-    """
-
-    probe: Probe
-    value_ms: float
-    spread_pct: float
-    rounds_ms: tuple[float, ...]
 
 
 class Notebook:
@@ -136,32 +144,23 @@ class Notebook:
         """Measure with `bench`; `progress` hears of each reading."""
         self.bench = bench
         self._progress = progress
-        self.readings: dict[Probe, Reading] = {}
+        self.readings: dict[Probe, Rounds] = {}
 
     @property
-    def unstable(self) -> list[Reading]:
-        """The readings whose rounds, even the longest, differ by more than the bound."""
-        return [r for r in self.readings.values() if r.spread_pct > REPEAT_BOUND_PCT]
+    def unstable(self) -> dict[Probe, Rounds]:
+        """The readings that did not come to agree."""
+        return {probe: found for probe, found in self.readings.items() if not found.repeatable}
 
     def ms(self, probe: Probe) -> float:
-        """Return the time of a probe: the median of its last rounds."""
+        """Return the time of a probe."""
         if probe not in self.readings:
-            self.readings[probe] = self._measure(probe)
+            self.readings[probe] = take_rounds(partial(self._round, probe), host_bound(probe))
             if self._progress is not None:
                 self._progress(f"{probe}: {self.readings[probe].value_ms:.4f} ms")
         return self.readings[probe].value_ms
 
-    def _measure(self, probe: Probe) -> Reading:
-        """Take rounds of one length after the other until all of a length lie within the bound."""
-        rounds: list[float] = []
-        middle = spread = 0.0
-        for length in LENGTHS:
-            rounds += [self.bench.measure_ms(probe, length) for _ in range(ROUNDS)]
-            last = rounds[-ROUNDS:]
-            if min(last) <= 0:
-                raise RunFailed(f"{probe} took no time; the measurement is broken")
-            middle = statistics.median(last)
-            spread = 100.0 * (max(last) - min(last)) / middle
-            if spread <= REPEAT_BOUND_PCT:
-                break
-        return Reading(probe, middle, spread, tuple(rounds))
+    def _round(self, probe: Probe, length: int) -> float:
+        time = self.bench.measure_ms(probe, length)
+        if time <= 0:
+            raise RunFailed(f"{probe} took no time; the measurement is broken")
+        return time

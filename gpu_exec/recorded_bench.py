@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpu_exec.probes import Card, GapProbe, LinkProbe, Nodes, Probe, ReadProbe, StepProbe
+from gpu_exec.probes import Card, GapProbe, LinkProbe, Probe, ReadProbe, StageProbe, StepProbe
 from gpu_exec.validate import Origin
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import is_number, load_json
@@ -15,7 +15,7 @@ from oasis_sim.fileio import is_number, load_json
 FORMAT = "oasis-calibration"
 VERSION = 2
 _KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (StepProbe, LinkProbe, ReadProbe, GapProbe)
+    kind.__name__: kind for kind in (StepProbe, StageProbe, LinkProbe, ReadProbe, GapProbe)
 }
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
@@ -40,7 +40,6 @@ class RecordedBench:
         if document.get("version") != VERSION:
             raise self._wrong("version", f"must be {VERSION}")
         self.card = self._record(Card, document.get("card"), "card")
-        self.nodes = self._record(Nodes, document.get("nodes"), "nodes")
         names = [field.name for field in dataclasses.fields(Origin)]
         self.origin: Origin = self._record(Origin, {n: document.get(n) for n in names}, "origin")
         readings = document.get("readings")

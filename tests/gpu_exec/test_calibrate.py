@@ -14,9 +14,18 @@ from hypothesis import strategies as st
 from gpu_exec.calibrate import Calibration, Kept
 from gpu_exec.calibrate_run import CalibrationResult, refuse_bad_card, run_calibration
 from gpu_exec.calibration_points import calibrated_cases
-from gpu_exec.fit import curve, line_through, share, slowdown
+from gpu_exec.fit import curve, line_through, rising_line, share, slowdown
 from gpu_exec.matrix import validation_matrix
-from gpu_exec.probes import LINEAR, TRANSFER, GapProbe, Notebook, StepProbe
+from gpu_exec.probes import (
+    ATTENTION,
+    LINEAR,
+    MIRROR,
+    SCAN,
+    TRANSFER,
+    GapProbe,
+    Notebook,
+    StepProbe,
+)
 from gpu_exec.profile_file import MeasuredLimits, engine_lines, profile_yaml
 from gpu_exec.validate import Origin
 from oasis_sim.engine.costs import CostModel, GpuShare
@@ -42,21 +51,35 @@ LIMITS = MeasuredLimits(150_754_820_096, 4.64e12, 55e9, 54e9)
 def profile() -> HardwareProfile:
     """Return a card with a known engine: curves with several points, costs that differ."""
     base = load_profile("h200")
-    beside_scan = Slowdown(Curve((100.0, 300.0), (1.5, 2.5)), attention=2.0, prediction=1.0)
     beside_selection = Slowdown(Curve((100.0, 300.0), (1.2, 1.6)), attention=1.3, prediction=1.0)
     gather = replace(
         base.engine("gpu_exec").transport("sm_gather"),
         linear_covered=Curve((40.0, 320.0), (1.2, 1.6)),
     )
+    rows = (8.0, 48.0, 208.0, 400.0)
+    linear = LinearEfficiency(
+        qkv=Curve(rows, (0.3, 0.45, 0.4, 0.5)),
+        output_ffn=Curve(rows, (0.8, 0.7, 0.55, 0.6)),
+        lm_head=Curve(rows, (0.9, 0.85, 0.8, 0.95)),
+    )
+    launch = replace(
+        base.engine("gpu_exec").launch,
+        kernels_per_layer=4,
+        step_ps=150_000_000,
+        dense_step_ps=90_000_000,
+    )
     return slower(
         base,
+        linear_efficiency=linear,
+        launch=launch,
         transports={**base.engine("gpu_exec").transports, "sm_gather": gather},
         attention_efficiency=Curve((1e7, 1e9), (0.5, 0.9)),
         scan_efficiency=Curve((1e6, 1e9), (0.3, 0.8)),
         dense_attention_efficiency=Curve((1e6, 1e9), (0.6, 0.88)),
-        prediction_slowdown=beside_scan,
+        prediction_slowdown=None,
+        prediction_inline=True,
         selection_slowdown=beside_selection,
-        selection=Selection(fixed_ps=6_000_000, per_head_ps=4_000.0, per_candidate_ps=8.0),
+        selection=Selection(6_000_000, 4_000.0, 0.0, per_block_ps=20_000.0),
     )
 
 
@@ -83,10 +106,13 @@ def assert_close(truth: EngineCosts, found: EngineCosts, tolerance: float) -> No
         for x in points:
             expected = getattr(truth, name).at(x)
             assert pytest.approx(expected, rel=tolerance) == getattr(found, name).at(x), (name, x)
-    for name in ("per_head_ps", "per_candidate_ps", "fixed_ps"):
+    for name in ("per_head_ps", "per_candidate_ps", "fixed_ps", "per_block_ps"):
         expected = getattr(truth.selection, name)
         assert pytest.approx(expected, rel=tolerance) == getattr(found.selection, name)
-    assert pytest.approx(truth.draft_layers, rel=0.1) == found.draft_layers
+    assert pytest.approx(truth.draft_layers, rel=tolerance) == found.draft_layers
+    for name in ("gap_ps", "kernels_per_layer", "step_ps", "dense_step_ps"):
+        expected = getattr(truth.launch, name)
+        assert pytest.approx(expected, rel=tolerance) == getattr(found.launch, name), name
     for name, transport in truth.transports.items():
         for unit in (8192, 16384, 32768):
             rate = transport.bytes_per_s.at(unit)
@@ -108,16 +134,44 @@ def test_known_costs_come_back(profile: HardwareProfile) -> None:
     for rows in (48, 144, 304):
         assert pytest.approx(known.at(rows), rel=0.02) == back.at(rows)
     assert costs.transports["naive"].linear_covered is None
-    for neighbour, found in (
-        (truth.prediction_slowdown, costs.prediction_slowdown),
-        (truth.selection_slowdown, costs.selection_slowdown),
-    ):
-        assert pytest.approx(neighbour.linear.at(176), rel=0.05) == found.linear.at(176)
-        assert pytest.approx(neighbour.attention, rel=0.05) == found.attention
+    selection, found = truth.selection_slowdown, costs.selection_slowdown
+    assert pytest.approx(selection.linear.at(176), rel=0.03) == found.linear.at(176)
+    assert pytest.approx(selection.attention, rel=0.03) == found.attention
+    assert costs.prediction_inline
+    assert costs.prediction_slowdown is None
+
+
+def test_clocks_that_slow_the_stages_change_no_step(profile: HardwareProfile) -> None:
+    """Where stages take longer between clocks, the whole steps count and clocks give the split."""
+    model, truth = load_model("qwen3-8b"), profile.engine("gpu_exec")
+    notebook = Notebook(FakeBench(profile, model, drag=1.08))
+    found = Calibration(notebook, profile, model, Kept.of(truth)).costs("fake")
+    assert_close(truth, found, 0.02)
+
+
+@pytest.mark.parametrize("batch", [36, 100, 140])
+def test_stages_gaps_and_rest_are_the_step(profile: HardwareProfile, batch: int) -> None:
+    """A step that was not measured takes the sum of its parts, each counted once."""
+    costs, _ = calibrate(profile)
+    model, scheme, context = load_model("qwen3-8b"), load_scheme("oasis"), 12_288
+    cost = CostModel(slower(profile, **vars(costs)), "gpu_exec", model, scheme, 1)
+    share, rows = cost.share, 2 * batch
+    attended = batch * scheme.attended_tokens_max * share.kv_bytes_layer
+    scanned = batch * (context // scheme.block_tokens) * cost.scan_bytes_per_block()
+    layer = cost.linear_ps(share.qkv, rows) + cost.linear_ps(share.output_ffn, rows)
+    layer += attended * cost.hbm_ps_per_byte(costs.attention_efficiency.at(attended))
+    layer += scanned * cost.hbm_ps_per_byte(costs.scan_efficiency.at(scanned))
+    once = cost.linear_ps(share.lm_head, rows) + cost.launch_step_ps(batch)
+    step = model.layers * (layer + cost.launch_layer_ps()) + once
+    probe = StepProbe((LINEAR, ATTENTION, SCAN, MIRROR), batch, context)
+    assert pytest.approx(FakeBench(profile, model).measure_ms(probe, 1), rel=0.01) == step / 1e9
 
 
 def test_rate_is_that_beside_work(profile: HardwareProfile) -> None:
-    """Where transfers slow down beside work, the profile holds that rate and the gain without."""
+    """Where transfers slow down beside work, the profile holds that rate and the gain without.
+
+    Copies that the host limits have one rate, that of the whole transfer.
+    """
     model = load_model("qwen3-8b")
     truth = profile.engine("gpu_exec")
     notebook = Notebook(FakeBench(profile, model, load=1.1))
@@ -125,8 +179,12 @@ def test_rate_is_that_beside_work(profile: HardwareProfile) -> None:
     for name in ("naive", "copy_engine"):
         found = costs.transports[name]
         for unit in (8192, 16384, 32768):
-            expected = truth.transports[name].bytes_per_s.at(unit) / 1.1
-            assert pytest.approx(expected, rel=0.01) == found.bytes_per_s.at(unit)
+            known = truth.transports[name].bytes_per_s.at(unit)
+            if (name, unit) == ("copy_engine", 8192):
+                assert known / 1.1 < found.bytes_per_s.at(unit) < known
+                assert 1.0 == found.idle_speedup.at(unit)
+                continue
+            assert pytest.approx(known / 1.1, rel=0.01) == found.bytes_per_s.at(unit)
             assert pytest.approx(1.1, rel=0.01) == found.idle_speedup.at(unit)
 
 
@@ -137,7 +195,7 @@ def test_noise_below_the_bound_is_harmless(profile: HardwareProfile) -> None:
     for rows in (48, 208):
         expected = truth.linear_efficiency.qkv.at(rows)
         assert pytest.approx(expected, rel=0.03) == costs.linear_efficiency.qkv.at(rows)
-    assert max(reading.spread_pct for reading in notebook.readings.values()) <= 3.0
+    assert not notebook.unstable
 
 
 def test_rounds_that_disagree_are_refused(profile: HardwareProfile) -> None:
@@ -169,7 +227,7 @@ def test_whole_calibration(profile: HardwareProfile, tmp_path: Path) -> None:
     assert_close(profile.engine("gpu_exec"), found.engine("gpu_exec"), 0.02)
     assert "calibrate" in found.engine("gpu_exec").source
     raw = json.loads(json.dumps(result.readings, allow_nan=False))
-    assert {"GapProbe", "LinkProbe", "ReadProbe", "StepProbe"} == {
+    assert {"GapProbe", "LinkProbe", "ReadProbe", "StageProbe", "StepProbe"} == {
         reading["probe"] for reading in raw["readings"]
     }
 
@@ -323,6 +381,11 @@ def test_line_and_share() -> None:
     line = line_through([1.0, 2.0, 3.0], [5.0, 7.0, 9.0])
     assert (pytest.approx(3.0), pytest.approx(2.0)) == (line.fixed, line.slope)
     assert line_through([1.0, 2.0], [1.0, 3.0]).fixed == 0.0
+    assert rising_line([1.0, 2.0, 3.0], [5.0, 7.0, 9.0]) == line
+    assert (4.0, 0.0) == (
+        rising_line([1.0, 2.0], [5.0, 3.0]).fixed,
+        rising_line([1.0, 2.0], [5.0, 3.0]).slope,
+    )
     assert (1.0, 0.5) == (share(2.0, 1.0), share(1.0, 2.0))
 
 

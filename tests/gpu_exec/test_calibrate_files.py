@@ -80,7 +80,6 @@ RAW_BREAKS: dict[str, Change] = {
     "format": lambda d: d.update(format="x"),
     "version": lambda d: d.update(version=1),
     "card": lambda d: d.update(card=[]),
-    "nodes.linear": lambda d: d["nodes"].update(linear=True),
     "origin.gpu": lambda d: d.update(gpu=7),
     "readings": lambda d: d.update(readings={}),
     "readings[0]": lambda d: d["readings"].__setitem__(0, "x"),
