@@ -135,11 +135,6 @@ def _notes(schedule: Schedule, executor: Executor, compared: Bools) -> tuple[str
             f"{executor.all_reduces} all-reduces per step join the devices; every element of their "
             "sums is checked, on known patterns"
         )
-        if executor.info.timing == "gpu":
-            notes.append(
-                "measured stages are upper bounds here: the events around them wait behind "
-                "transfers and other devices, which a step without events need not"
-            )
         if priced == 0:
             notes.append(
                 "the simulated run has no all-reduces: its times are those of one GPU with all "
