@@ -4,7 +4,7 @@
 
 Qwen3-8B, 12K. A gather is as long as a share of the linear layers by themselves (both figures of
 the loaded profile); 2.5 covers them whole. Rows: ms of a step of linear layers alone, beside the
-gather, and of the gather alone; and, with timing events inside, what the linear layers took.
+gather, and of the gather alone; and, with clocks inside, what the linear layers took.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ LINEAR_STAGES = ("qkv", "output_ffn", "lm_head")
 
 
 def instrumented(bench: CudaBench, probe: StepProbe) -> float:
-    """Return ms of the linear layers with timing events inside."""
-    bench.measure_ms(probe)
+    """Return ms of the linear layers, by clocks inside."""
+    bench.measure_ms(probe, 1)
     stages = bench._step.run(8, warmup=2, stages=True).stage_ms  # noqa: SLF001
     return float(sum(stages.get(name, 0.0) for name in LINEAR_STAGES))
 
@@ -43,15 +43,15 @@ def main() -> None:
     with CudaBench(model, query_gpus()[0]) as bench:
         for batch in BATCHES:
             probe = StepProbe((LINEAR,), batch)
-            alone, inside = bench.measure_ms(probe), instrumented(bench, probe)
+            alone, inside = bench.measure_ms(probe, 1), instrumented(bench, probe)
             for share in SHARES:
                 layer_ms = share * alone / model.layers
                 units = (layer_ms - FIXED_MS) * 1e6 * GB_PER_S / UNIT_BYTES
                 per_head = units / (batch * model.kv_heads)
                 pair = replace(probe, stages=(LINEAR, TRANSFER), per_head=per_head)
                 moved = replace(probe, stages=(TRANSFER,), per_head=per_head)
-                together, covered = bench.measure_ms(pair), instrumented(bench, pair)
-                busy = bench.measure_ms(moved)
+                together, covered = bench.measure_ms(pair, 1), instrumented(bench, pair)
+                busy = bench.measure_ms(moved, 1)
                 row = {
                     "rows": 2 * batch,
                     "share": share,
