@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpu_exec.calibration_points import (
     COVER_SHARE,
+    HOST_BOUND_COUNT,
     LOAD_BATCH,
     LOAD_SHARE,
     NEIGHBOUR_ROWS,
@@ -19,7 +20,15 @@ from gpu_exec.calibration_points import (
     UNIT_BLOCKS,
 )
 from gpu_exec.fit import SMALLEST_SHARE, Line, curve, line_through, slowdown
-from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, Notebook, StepProbe
+from gpu_exec.probes import (
+    ATTENTION,
+    HOST_BOUND_BLOCKS,
+    LINEAR,
+    SCAN,
+    TRANSFER,
+    Notebook,
+    StepProbe,
+)
 from oasis_sim.engine.costs import GpuShare
 from oasis_sim.hardware import Slowdown, Transport
 from oasis_sim.model import ModelShape
@@ -59,16 +68,22 @@ class TransportCalibration:
         """Return rates by unit size, fixed cost, and what the transport does to its neighbours.
 
         Copies are slower beside work than after it, by unit size. A gather has one speed, that of
-        a transfer twice as long as the work beside it. What copies do to their neighbours is
-        measured with single ones.
+        a transfer twice as long as the work beside it; so have copies that the host cannot submit
+        as fast as they are made. What copies do to their neighbours is measured with single ones.
         """
-        alone = {block: self._line(name, block) for block in UNIT_BLOCKS}
+        slow = HOST_BOUND_BLOCKS if name == "copy_engine" else ()
+        alone = {block: self._line(name, block) for block in UNIT_BLOCKS if block not in slow}
+        fixed = alone[UNIT_BLOCKS[-1]].fixed
+        alone = {**{block: self._submitted(block, fixed) for block in slow}, **alone}
         first = UNIT_BLOCKS[0]
         if name == "sm_gather":
             speed = 1.0 / self._load(name, first, alone[first])
             speeds = dict.fromkeys(UNIT_BLOCKS, (speed, speed))
         else:
-            speeds = {block: self._speeds(name, block, line) for block, line in alone.items()}
+            speeds = {
+                block: (1.0, 1.0) if block in slow else self._speeds(name, block, line)
+                for block, line in alone.items()
+            }
         units = {
             block: float(self._unit_bytes(with_options(self._scheme, block_tokens=block)))
             for block in UNIT_BLOCKS
@@ -83,11 +98,29 @@ class TransportCalibration:
             covered = curve([(2.0 * b, self._covered(name, loaded, b)) for b in PAIR_BATCHES])
         return Transport(
             curve([(units[b], 1e3 / line.slope * speeds[b][0]) for b, line in alone.items()]),
-            round(alone[first].fixed * PS_PER_MS),
+            round(fixed * PS_PER_MS),
             beside,
             curve([(units[b], speeds[b][1] / speeds[b][0]) for b in UNIT_BLOCKS]),
             covered,
         )
+
+    def _submitted(self, block: int, fixed: float) -> Line:
+        """Return one layer's ms over the bytes of copies that the host submits, beside work.
+
+        Its speed is the same beside the work and after it, which takes about half of the time.
+        """
+        alone = StepProbe((LINEAR,), LOAD_BATCH, block_tokens=block)
+        pair = replace(
+            alone,
+            stages=(LINEAR, TRANSFER),
+            transport="copy_engine",
+            per_head=HOST_BOUND_COUNT,
+        )
+        scheme = with_options(self._scheme, block_tokens=block)
+        moved = LOAD_BATCH * self._model.kv_heads * HOST_BOUND_COUNT * self._unit_bytes(scheme)
+        first = self._book.ms(alone) / self._model.layers
+        layer = (self._book.ms(pair) - first) / self._model.layers
+        return Line(fixed, (layer - fixed) / moved)
 
     def _load(self, name: str, block: int, line: Line) -> float:
         """Return how much longer a transfer takes beside linear layers or attention, as a whole."""

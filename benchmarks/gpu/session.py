@@ -1,11 +1,13 @@
-"""Calibrate, validate and replay in one go on a rented card, keeping whatever was measured.
+"""Calibrate twice, validate and replay in one go on a rented card, keeping what was measured.
 
     PYTHONPATH=. python benchmarks/gpu/session.py OUT_DIR [--seconds 400] [--profile FILE]
 
 Writes into OUT_DIR, each file as soon as it exists: doctor.json, h200.yaml, calibration.json
-(every reading), validation.json (after every configuration), replay.json. Each part runs in a
+(every reading), validation.json (after every configuration), replay.json, second.yaml,
+second.json and repeat.json (a second calibration, and every number of both). Each part runs in a
 process of its own, so that a broken CUDA context costs one part or configuration only; what went
-wrong or found no time stands in errors.txt. With `--profile` nothing is calibrated.
+wrong or found no time stands in errors.txt. With `--profile` nothing is calibrated; `--only PART`
+does one part, more than once several.
 """
 
 from __future__ import annotations
@@ -27,17 +29,20 @@ from gpu_exec.matrix import ValidationCase, validation_matrix
 from gpu_exec.origin import measurement_origin
 from gpu_exec.predict import WINDOW_STEPS, predict
 from gpu_exec.probes import Notebook
+from gpu_exec.repeatability import Comparison
+from gpu_exec.repeatability import to_json as to_comparison
 from gpu_exec.replay import render_json, replay
 from gpu_exec.replay_table import replay_lines
 from gpu_exec.validation_file import read_validation
 from oasis_sim.errors import OasisError
 from oasis_sim.hardware import load_profile
+from oasis_sim.hardware.load import read_profile
 from oasis_sim.model import load_model
 
 REPEATS = 5
 REPLAY_SECONDS = 45.0
 BROKEN = 3
-PARTS = ("doctor", "calibrate", "validate", "replay")
+PARTS = ("doctor", "calibrate", "validate", "replay", "repeat")
 
 
 class Session:
@@ -75,14 +80,27 @@ class Session:
 
     def calibrate(self) -> None:
         """Measure the profile that the other parts use."""
+        self.measure_profile("calibration.json", "h200.yaml")
+
+    def repeat(self) -> None:
+        """Measure the profile again and compare every number of it."""
+        self.measure_profile("second.json", "second.yaml")
+        first, second = (read_profile(self.out / f"{name}.yaml") for name in ("h200", "second"))
+        numbers = Comparison(first, second, self.model).numbers()
+        document = to_comparison(numbers, asdict(self.origin))
+        self.write("repeat.json", document)
+        self.say(f"two calibrations: {document['summary']}")
+
+    def measure_profile(self, raw: str, profile: str) -> None:
+        """Calibrate; write every reading and the profile."""
         from gpu_exec.cuda_bench import CudaBench
 
         with CudaBench(self.model, self.gpus[0]) as bench:
             book = Notebook(bench, self.say)
             base = load_profile("h200")
             result = run_calibration(book, base, self.model, "h200", self.origin)
-        self.write("calibration.json", result.readings)
-        (self.out / "h200.yaml").write_text(result.profile_text)
+        self.write(raw, result.readings)
+        (self.out / profile).write_text(result.profile_text)
         for text in result.unstable:
             note(self.out, f"not repeatable: {text}")
 
@@ -157,8 +175,8 @@ def run_part(options: argparse.Namespace) -> int:
 def run_all(options: argparse.Namespace) -> None:
     """Run every part in a process of its own, validation again after a broken configuration."""
     end = time.monotonic() + options.seconds
-    for part in PARTS:
-        if part == "calibrate" and options.profile:
+    for part in options.only or PARTS:
+        if part in ("calibrate", "repeat") and options.profile:
             continue
         code = BROKEN
         while code == BROKEN and (left := end - time.monotonic()) > 0:
@@ -186,7 +204,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=400.0)
     parser.add_argument("--host-gib", type=int, default=4)
     parser.add_argument("--profile")
-    parser.add_argument("--part", choices=PARTS)
+    parser.add_argument("--only", choices=PARTS, action="append")
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.part:
