@@ -1,6 +1,6 @@
 """The GPU executor: the schedule's steps as graph replays with real kernels on 1 to n devices.
 
-The window runs several times for the clock (median per step), once with timing events inside for
+The window runs several times for the step times (median per step), once with clocks inside for
 the stages, and once more step by step for the check: after every step the device compares all
 bytes of the units it moved with their stamps. Each device holds its share of the heads and is
 driven by a thread of its own. Two all-reduces per layer join several devices; in the steps that are
@@ -88,7 +88,7 @@ class CudaExecutor:
         return tuple(tuple(row) for row in slowest.reshape(windows, count).tolist())
 
     def stage_ms(self) -> Mapping[str, float]:
-        """Run the window once with timing events inside; return ms per step of each stage.
+        """Run the window once with clocks inside; return ms per step of each stage.
 
         Of several devices the slowest counts, of stages that wait for others (`WAITING`) the one
         that waits least.
@@ -110,7 +110,7 @@ class CudaExecutor:
         }
 
     def run_step(self, index: int) -> StepRun:
-        """Execute one step and check it; the times are those of the runs for the clock."""
+        """Execute one step and check it; the times are those of the timed runs."""
         if self._timed is None:
             windows = self.window_ms(TIMED_WINDOWS)
             self._timed = list(zip(*windows, strict=True)), self.stage_ms()

@@ -34,6 +34,7 @@ RUN += ["--concurrency", "128", "--output-tokens", "1024", "--host-memory", "200
 REPLAY = [*CLI, "replay", "--gpu", "--devices", "2", "--quiet"]
 NETWORK = [*CLI, "calibrate", "--network"]
 NEEDED = ("tests", "replay")
+REPORTS = {"replay": "replay-two-h200.json", "alone": "replay-two-alone-h200.json"}
 GRACE_S = 5.0
 
 
@@ -50,6 +51,7 @@ def steps(out: Path, run: Path) -> dict[str, tuple[list[str], float]]:
         "tests": ([*pytest, "-o", "faulthandler_timeout=40", test], 60.0),
         "run": ([*RUN, "--out", str(run)], 60.0),
         "replay": ([*REPLAY, str(run)], 60.0),
+        "alone": ([*REPLAY, "--no-all-reduce", str(run)], 60.0),
         "collectives": ([sys.executable, str(HERE / "collectives.py"),
                          str(out / "collectives-h200.json")], 40.0),
         "ablations": ([sys.executable, str(HERE / "two_ablations.py"), str(run), str(out)], 120.0),
@@ -120,8 +122,8 @@ def main() -> int:
         print(note[:200], text[-1500:], flush=True)
         with (options.out / "log.txt").open("a") as file:
             file.write(note)
-        if name == "replay":
-            keep_report(run, options.out / "replay-two-h200.json", command)
+        if name in REPORTS:
+            keep_report(run, options.out / REPORTS[name], command)
         failed = failed or code != 0
         if code != 0 and name in NEEDED:
             break
