@@ -32,8 +32,8 @@ from oasis_sim.model import ModelShape
 HOST_BYTES = 2 << 30
 MOVE_STEPS = 4
 WARMUP = 3
-MIN_STEPS, MAX_STEPS = 5, 60
-ROUND_MS = {"sm_gather": 60.0, "copy_engine": 450.0, "naive": 300.0}
+MIN_STEPS, MAX_STEPS = 2 * MOVE_STEPS, 60
+ROUND_MS = {"sm_gather": 60.0, "copy_engine": 150.0, "naive": 150.0}
 """Time of one round of steps: copies that the host submits vary more from step to step."""
 LINK_REPEATS = 10
 PAUSE_STAGE = "attention"
@@ -124,7 +124,8 @@ class CudaBench:
             moves = synthetic_moves(config, MOVE_STEPS, probe.per_head, probe.context_tokens)
             self._step.load(moves)
             first = self._step.run(MIN_STEPS, warmup=WARMUP).median_ms
-            self._count = round(min(MAX_STEPS, max(MIN_STEPS, ROUND_MS[probe.transport] / first)))
+            wanted = min(MAX_STEPS, max(MIN_STEPS, ROUND_MS[probe.transport] / first))
+            self._count = MOVE_STEPS * round(wanted / MOVE_STEPS)  # each list of moves as often
             self._loaded, self._rounds, self._turns = probe, {}, {}
         return self._step
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -22,6 +23,7 @@ from gpu_exec.validate import (
     to_json,
     validate,
 )
+from gpu_exec.validation_file import read_validation
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed, TargetMissed, UsageError
 from tests.gpu_exec.schedule_cases import Case, make_schedule
@@ -59,6 +61,19 @@ def test_matrix_covers_what_it_must() -> None:
     assert {1024, 2048, 4096} == {case.budget_tokens for case in sparse}
     assert {"sm_gather", "copy_engine", "naive"} == {case.transport for case in sparse}
     assert len(sparse) < len(cases)
+
+
+def test_no_earlier_matrix_held_a_case() -> None:
+    """What was measured before, and changed the model, cannot judge it."""
+    found = sorted((Path(__file__).parents[2] / "validation").glob("h200-*.json"))
+    earlier = {
+        (row.config["batch"], row.config["context_tokens"])
+        for path in found
+        if path.name != "h200-calibration.json"
+        for row in read_validation(path)[1]
+    }
+    assert earlier
+    assert set() == earlier & {(c.batch, c.context_tokens) for c in validation_matrix()}
 
 
 def test_good_prediction_passes() -> None:
