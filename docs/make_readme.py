@@ -156,8 +156,21 @@ def validation_table() -> str:
         f"{summary['step_time_max_abs_error_pct']:.1f} % over {summary['configs']} configurations "
         f"({found['gpu']}, driver {found['driver']}, {found['date'][:10]}; "
         "`validation/h200.json`).",
+        *stage_table(summary.get("stages", {})),
     ]
     return "\n".join(lines) + "\n"
+
+
+def stage_table(stages: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the errors of each stage, if the file has them."""
+    if not stages:
+        return []
+    lines = [
+        f"| {name.replace('_', ' ')} | {found['rows']} | {found['median_abs_error_pct']:.1f} % "
+        f"| {found['max_abs_error_pct']:.1f} % |"
+        for name, found in stages.items()
+    ]
+    return ["", "| stage | configurations | median error | largest |", "|---|---|---|---|", *lines]
 
 
 def validation_line(row: Mapping[str, Any]) -> str:

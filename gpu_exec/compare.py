@@ -44,12 +44,17 @@ class StepRow:
 
 @dataclass(frozen=True)
 class StageRow:
-    """Compare one stage, in ms per step; None where it was not timed or may not be compared."""
+    """Compare one stage, in ms per step; None where it was not timed or may not be compared.
+
+    A stage that the schedule gives nothing to do is not compared. `clocked_ms` is what was
+    measured with the clocks in it: of a stage, and of the step that all of them were timed in.
+    """
 
     stage: str
     simulated_ms: float
     measured_ms: float | None
     error_pct: float | None
+    clocked_ms: float | None = None
 
 
 def error_pct(simulated: float, measured: float) -> float | None:
@@ -108,7 +113,7 @@ def stage_rows(
 ) -> tuple[StageRow, ...]:
     """Put every stage's mean beside the simulated one, over the comparable steps."""
     every = np.ones(schedule.steps, dtype=bool)
-    timed = dict.fromkeys(name for run in runs for name in run.stage_ms)
+    timed = dict.fromkeys(name for run in runs for name in run.stages.stage_ms)
     joined = [
         name for name in timed if "+" in name and set(name.split("+")) <= set(schedule.stages)
     ]
@@ -116,23 +121,32 @@ def stage_rows(
     for stage in (*schedule.stages, *joined, *([ALL_REDUCE] if collectives else [])):
         chosen = compared if compared.any() else every
         simulated = simulated_stage_ms(schedule, stage, chosen)
-        times = [run.stage_ms[stage] for run in runs if stage in run.stage_ms]
-        measured = sum(times) / len(times) if times else None
+        measured = _mean(
+            [run.stages.stage_ms[stage] for run in runs if stage in run.stages.stage_ms]
+        )
+        clocked = _mean([run.stages.raw_ms[stage] for run in runs if stage in run.stages.raw_ms])
         error = None
-        if compared.any() and measured is not None:
+        if compared.any() and measured is not None and simulated > 0:
             error = error_pct(simulated, measured)
-        rows.append(StageRow(stage, simulated, measured, error))
+        rows.append(StageRow(stage, simulated, measured, error, clocked))
     return tuple(rows)
 
 
-def totals(rows: tuple[StepRow, ...], compared: Bools) -> tuple[StageRow, StageRow]:
+def totals(
+    rows: tuple[StepRow, ...], runs: list[StepRun], compared: Bools
+) -> tuple[StageRow, StageRow]:
     """Compare over the comparable steps; without any, state both sums and no error."""
     chosen = [row for row, use in zip(rows, compared, strict=True) if use] or list(rows)
     simulated = sum(row.simulated_ms for row in chosen)
     measured = sum(row.measured_ms for row in chosen)
     error = error_pct(simulated, measured) if compared.any() else None
     count = len(chosen)
+    clocked = _mean([run.stages.step_ms for run in runs if run.stages.step_ms > 0])
     return (
-        StageRow("step", simulated / count, measured / count, error),
+        StageRow("step", simulated / count, measured / count, error, clocked),
         StageRow("total", simulated, measured, error),
     )
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -43,11 +43,23 @@ class PoolInfo:
 
 
 @dataclass(frozen=True)
+class StageTimes:
+    """Hold what steps with clocks in them took, ms per step.
+
+    `stage_ms` are the stages, `raw_ms` the same with the clocks in them; `step_ms` such a step.
+    """
+
+    stage_ms: Mapping[str, float] = field(default_factory=dict)
+    raw_ms: Mapping[str, float] = field(default_factory=dict)
+    step_ms: float = 0.0
+
+
+@dataclass(frozen=True)
 class StepRun:
     """Report one executed step.
 
     `units_moved` and `bytes_moved` are counted by the executor, not copied from the schedule.
-    `stage_ms` has the stages that it timed ("a+b": two stages that one kernel does together).
+    `stages` has the stages that it timed ("a+b": two stages that one kernel does together).
     `repeats_ms` are the times that `step_ms` is the median of. `wrong_units` of the units moved do
     not hold their stamp; `first_wrong` describes the first. Of `sums_checked` elements that
     all-reduces summed over devices, `wrong_sums` are wrong, or were not summed.
@@ -56,7 +68,7 @@ class StepRun:
     units_moved: int
     bytes_moved: int
     step_ms: float
-    stage_ms: Mapping[str, float] = field(default_factory=dict)
+    stages: StageTimes = field(default_factory=StageTimes)
     wrong_units: int = 0
     first_wrong: str | None = None
     repeats_ms: tuple[float, ...] = ()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from gpu_exec.executor import DeviceInfo, PoolInfo, StepRun
+from gpu_exec.executor import DeviceInfo, PoolInfo, StageTimes, StepRun
 from gpu_exec.moves import Int64, MovePlan, StepMoves, head_shards, plan_moves
 from gpu_exec.stamps import MIN_UNIT_BYTES, POISON, address_of, stamp, wrong_units
 from gpu_exec.sums import PER_LAYER, Floats, contribution, expected_sum, ring_all_reduce
@@ -86,7 +86,7 @@ class CpuExecutor:
             units_moved=units,
             bytes_moved=units * self._unit_bytes,
             step_ms=1e3 * seconds,
-            stage_ms={"transfer": 1e3 * seconds},
+            stages=StageTimes({"transfer": 1e3 * seconds}),
             wrong_units=wrong,
             first_wrong=first,
             sums_checked=sums,

@@ -9,14 +9,14 @@ checked they sum known patterns, and after the others all devices must hold the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gpu_exec.executor import DeviceInfo, PoolInfo, StepRun
+from gpu_exec.executor import DeviceInfo, PoolInfo, StageTimes, StepRun
 from gpu_exec.kernels.config import StepTimes
 from gpu_exec.nccl import NcclGroup
 from gpu_exec.step_plan import StepPlan, last_moves, plan_notes, step_plans
@@ -56,7 +56,7 @@ class CudaExecutor:
             with torch.cuda.device(device):
                 self._steps.append(self._open(device))
         self._make_ready()
-        self._timed: tuple[list[tuple[float, ...]], Mapping[str, float]] | None = None
+        self._timed: tuple[list[tuple[float, ...]], StageTimes] | None = None
         self.all_reduces = PER_LAYER * schedule.layers if self._group else 0
         nccl = f", NCCL {self._group.version}" if self._group else ""
         self.info = DeviceInfo(
@@ -87,7 +87,7 @@ class CudaExecutor:
         self._compare_devices()
         return tuple(tuple(row) for row in slowest.reshape(windows, count).tolist())
 
-    def stage_ms(self) -> Mapping[str, float]:
+    def stage_times(self) -> StageTimes:
         """Run the window once with clocks inside; return ms per step of each stage.
 
         Of several devices the slowest counts, of stages that wait for others (`WAITING`) the one
@@ -95,30 +95,31 @@ class CudaExecutor:
         """
         count = self._schedule.steps
 
-        def run(device: int) -> Mapping[str, float]:
-            return dict(self._steps[device].run(count, warmup=count, stages=True).stage_ms)
+        def run(device: int) -> StepTimes:
+            times: StepTimes = self._steps[device].run(count, warmup=count, stages=True)
+            return times
 
-        rows = self._each(run)
+        runs = self._each(run)
         self._compare_devices()
-        names = {name for row in rows for name in row}
-        fused = "selection" not in names
-        return {
-            FUSED.get(name, name) if fused else name: (min if name in WAITING else max)(
-                row.get(name, 0.0) for row in rows
-            )
-            for name in sorted(names)
-        }
+        return StageTimes(
+            stage_ms=_of_devices([times.stage_ms for times in runs]),
+            raw_ms=_of_devices([times.raw_stage_ms for times in runs]),
+            step_ms=max(float(np.mean(times.step_ms)) for times in runs),
+        )
 
     def run_step(self, index: int) -> StepRun:
         """Execute one step and check it; the times are those of the timed runs."""
         if self._timed is None:
             windows = self.window_ms(TIMED_WINDOWS)
-            self._timed = list(zip(*windows, strict=True)), self.stage_ms()
+            self._timed = list(zip(*windows, strict=True)), self.stage_times()
         repeats, stages = self._timed[0][index], self._timed[1]
         return self.checked_step(float(np.median(repeats)), stages, repeats)
 
     def checked_step(
-        self, step_ms: float, stage_ms: Mapping[str, float], repeats_ms: tuple[float, ...] = ()
+        self,
+        step_ms: float = 0.0,
+        stages: StageTimes | None = None,
+        repeats_ms: tuple[float, ...] = (),
     ) -> StepRun:
         """Execute the next step and check all units and sums of it; report the given times."""
         for step in self._steps:
@@ -133,7 +134,7 @@ class CudaExecutor:
             units_moved=sum(times.moved_units for times, _ in done),
             bytes_moved=sum(times.moved_bytes for times, _ in done),
             step_ms=step_ms,
-            stage_ms=stage_ms,
+            stages=stages or StageTimes(),
             wrong_units=wrong,
             first_wrong="found on the device" if wrong else None,
             repeats_ms=repeats_ms,
@@ -262,6 +263,16 @@ class CudaExecutor:
             args = arguments.gather(moves, (layer, layer + 1), None)
             library.launch("oasis_check_stamps", args, *counters)
         return int(memory.wrong.item()) + abs(len(final.row) - int(memory.checked.item()))
+
+
+def _of_devices(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return each stage of all devices; scan and selection are one where one kernel does both."""
+    names = {name for row in rows for name in row}
+    fused = FUSED if "selection" not in names else {}
+    return {
+        fused.get(name, name): (min if name in WAITING else max)(row.get(name, 0.0) for row in rows)
+        for name in sorted(names)
+    }
 
 
 def _pool_info(plan: StepPlan) -> PoolInfo:

@@ -86,7 +86,7 @@ def replay(
     joined = executor.all_reduces > 0
     rows = step_rows(schedule, runs)
     compared = decode_only(schedule) & (executor.info.timing == "gpu")
-    step, total = totals(rows, compared)
+    step, total = totals(rows, runs, compared)
     return ReplayReport(
         source=source,
         device=executor.info,

@@ -24,6 +24,9 @@ def replay_lines(report: ReplayReport) -> list[str]:
         )
     lines += ["", f"{'stage, per step':<18} {'simulated ms':>13} {measured:>12} {'error %':>8}"]
     lines += [_stage_line(row) for row in (*report.stages, report.step, report.total)]
+    clocked_ms = report.step.clocked_ms
+    if clocked_ms is not None:
+        lines.append(f"stages are from steps with clocks in them, of {clocked_ms:,.3f} ms each")
     scheduled = sum(row.bytes_scheduled for row in report.steps)
     moved = sum(row.bytes_moved for row in report.steps)
     lines += [

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,31 @@ MIN_REPEATS = 5
 MEDIAN_BOUND_PCT = 3.0
 MAX_BOUND_PCT = 8.0
 STEP_TIME = "step_time"
+STAGE = "stage."
 UNIT = "ms"
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Hold repeats of one case: mean ms per step, and per stage, of each repeat."""
+    """Hold repeats of one case: mean ms per step, and per stage, of each repeat.
+
+    `raw_ms` are the stages with the clocks in them, `clocked_ms` the steps that have clocks.
+    """
 
     step_ms: tuple[float, ...]
     stage_ms: Mapping[str, tuple[float, ...]]
     bytes_moved: int
+    raw_ms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    clocked_ms: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Row:
-    """Compare one metric of one configuration."""
+    """Compare one metric of one configuration.
+
+    `clocked` was measured with the clocks in it: of a stage, and of the step that it was timed in.
+    It is None in files that hold stages timed by events, as these had measured them.
+    """
 
     config: Mapping[str, Any]
     metric: str
@@ -45,11 +55,21 @@ class Row:
     measured: float
     spread_pct: float
     error_pct: float
+    clocked: float | None = None
+
+
+@dataclass(frozen=True)
+class StageErrors:
+    """Summarise the errors of one stage over the configurations that have it."""
+
+    median_abs_error_pct: float
+    max_abs_error_pct: float
+    rows: int
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Summarise the errors of the step time over the configurations.
+    """Summarise the errors of the step time over the configurations, and of each stage.
 
     Repeatable are those whose own runs lie within the bound that the largest error is held to;
     of the others no prediction could be that close.
@@ -60,6 +80,7 @@ class Summary:
     step_time_max_abs_error_pct: float
     repeatable_configs: int = 0
     repeatable_step_time_max_abs_error_pct: float = 0.0
+    stages: Mapping[str, StageErrors] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -108,23 +129,30 @@ def validate(
 
 
 def compare(schedule: Schedule, case: ValidationCase, measured: Measurement) -> tuple[Row, ...]:
-    """Return the row of the step time, then one for each stage that took measurable time."""
+    """Return the row of the step time, then one for each stage that took measurable time.
+
+    A stage that the schedule gives nothing to do is not compared.
+    """
     if min(measured.step_ms) <= 0:
         raise RunFailed(f"{case.label()}: a step took no time; the measurement is broken")
     config = case.config()
     every = np.ones(schedule.steps, dtype=bool)
     simulated = float(schedule.sim_step_ps.mean()) / PS_PER_MS
-    rows = [_row(config, STEP_TIME, simulated, measured.step_ms)]
+    rows = [_row(config, STEP_TIME, simulated, measured.step_ms, measured.clocked_ms)]
     for stage, values in measured.stage_ms.items():
         known = all(part in schedule.stages for part in stage.split("+"))
-        if known and min(values) > 0:
-            value = simulated_stage_ms(schedule, stage, every)
-            rows.append(_row(config, f"stage.{stage}", value, values))
+        value = simulated_stage_ms(schedule, stage, every) if known else 0.0
+        if value > 0 and min(values) > 0:
+            raw = measured.raw_ms.get(stage, ())
+            rows.append(_row(config, f"{STAGE}{stage}", value, values, raw))
     return tuple(rows)
 
 
 def simulate_again(measured: Sequence[Row], predict: Predict) -> tuple[Row, ...]:
-    """Return the rows of an earlier measurement beside what the simulator says now."""
+    """Return the rows of an earlier measurement beside what the simulator says now.
+
+    Those of stages that have nothing to do are left out.
+    """
     schedules: dict[ValidationCase, Schedule] = {}
     rows = []
     for row in measured:
@@ -132,18 +160,20 @@ def simulate_again(measured: Sequence[Row], predict: Predict) -> tuple[Row, ...]
         if case not in schedules:
             schedules[case] = predict(case)
         schedule = schedules[case]
-        stage = row.metric.removeprefix("stage.")
+        stage = row.metric.removeprefix(STAGE)
         every = np.ones(schedule.steps, dtype=bool)
         simulated = float(schedule.sim_step_ps.mean()) / PS_PER_MS
         if row.metric != STEP_TIME:
             simulated = simulated_stage_ms(schedule, stage, every)
+            if simulated == 0:
+                continue
         error = 100.0 * (simulated - row.measured) / row.measured
         rows.append(replace(row, simulated=simulated, error_pct=error))
     return tuple(rows)
 
 
 def summarise(rows: Sequence[Row]) -> Summary:
-    """Return median and maximum of the absolute error of the step time."""
+    """Return median and maximum of the absolute error of the step time, and of each stage."""
     steps = [row for row in rows if row.metric == STEP_TIME]
     if not steps:
         raise UsageError("nothing was measured")
@@ -155,7 +185,17 @@ def summarise(rows: Sequence[Row]) -> Summary:
         max(errors),
         len(repeatable),
         max(repeatable, default=0.0),
+        {name.removeprefix(STAGE): _stage_errors(rows, name) for name in _stage_metrics(rows)},
     )
+
+
+def _stage_metrics(rows: Sequence[Row]) -> list[str]:
+    return sorted({row.metric for row in rows if row.metric.startswith(STAGE)})
+
+
+def _stage_errors(rows: Sequence[Row], metric: str) -> StageErrors:
+    errors = [abs(row.error_pct) for row in rows if row.metric == metric]
+    return StageErrors(statistics.median(errors), max(errors), len(errors))
 
 
 def check(summary: Summary) -> None:
@@ -175,7 +215,7 @@ def to_json(origin: Origin, rows: Sequence[Row], summary: Summary) -> dict[str, 
 
 
 def table_lines(rows: Sequence[Row], summary: Summary) -> list[str]:
-    """Return the step times as a text table with the summary below."""
+    """Return the step times as a text table with the summary and the stages below."""
     head = f"{'batch':>5} {'context':>7} {'scheme':<8} {'ratio':>5} {'blk':>3} {'budget':>6} "
     head += (
         f"{'transport':<11} {'simulated ms':>12} {'measured ms':>11} {'spread %':>8} {'error %':>7}"
@@ -202,7 +242,23 @@ def table_lines(rows: Sequence[Row], summary: Summary) -> list[str]:
         f"runs repeat within {MAX_BOUND_PCT:g} %, largest "
         f"{summary.repeatable_step_time_max_abs_error_pct:.1f} %"
     )
-    return lines
+    return [*lines, *stage_lines(summary)]
+
+
+def stage_lines(summary: Summary) -> list[str]:
+    """Return the errors of each stage as a text table, empty when none was timed."""
+    if not summary.stages:
+        return []
+    head = f"{'stage':<22} {'configurations':>14} {'median error %':>14} {'largest %':>9}"
+    return [
+        "",
+        head,
+        *(
+            f"{name:<22} {found.rows:>14} {found.median_abs_error_pct:>14.1f} "
+            f"{found.max_abs_error_pct:>9.1f}"
+            for name, found in summary.stages.items()
+        ),
+    ]
 
 
 def spread_pct(values: Sequence[float]) -> float:
@@ -211,7 +267,13 @@ def spread_pct(values: Sequence[float]) -> float:
     return 100.0 * (max(values) - min(values)) / middle if middle > 0 else 0.0
 
 
-def _row(config: Mapping[str, Any], metric: str, simulated: float, values: Sequence[float]) -> Row:
+def _row(
+    config: Mapping[str, Any],
+    metric: str,
+    simulated: float,
+    values: Sequence[float],
+    clocked: Sequence[float],
+) -> Row:
     measured = statistics.median(values)
     return Row(
         config=config,
@@ -221,4 +283,5 @@ def _row(config: Mapping[str, Any], metric: str, simulated: float, values: Seque
         measured=measured,
         spread_pct=spread_pct(values),
         error_pct=100.0 * (simulated - measured) / measured,
+        clocked=statistics.median(clocked) if clocked else None,
     )

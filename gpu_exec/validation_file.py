@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_exec.matrix import ValidationCase
-from gpu_exec.validate import STEP_TIME, UNIT, Origin, Row
+from gpu_exec.validate import STAGE, STEP_TIME, UNIT, Origin, Row
 from oasis_sim.errors import InputError
 from oasis_sim.fileio import is_number, load_json
 
@@ -35,7 +35,7 @@ def _row(entry: Any, field: str, file: str) -> Row:
     if not isinstance(entry, dict) or not isinstance(entry.get("config"), dict):
         raise InputError("has no config", file=file, field=field)
     metric = entry.get("metric")
-    if not isinstance(metric, str) or not (metric == STEP_TIME or metric.startswith("stage.")):
+    if not isinstance(metric, str) or not (metric == STEP_TIME or metric.startswith(STAGE)):
         raise InputError(f"must be {STEP_TIME} or stage.NAME", file=file, field=f"{field}.metric")
     _check_config(entry["config"], f"{field}.config", file)
     numbers = {}
@@ -46,9 +46,12 @@ def _row(entry: Any, field: str, file: str) -> Row:
         numbers[name] = float(value)
     if numbers["measured"] <= 0:
         raise InputError("must be positive", file=file, field=f"{field}.measured")
+    clocked = entry.get("clocked")
+    if clocked is not None and not is_number(clocked, 0):
+        raise InputError("must be a number or null", file=file, field=f"{field}.clocked")
     if entry.get("unit") != UNIT:
         raise InputError(f"must be {UNIT}", file=file, field=f"{field}.unit")
-    return Row(entry["config"], metric, UNIT, **numbers)
+    return Row(entry["config"], metric, UNIT, **numbers, clocked=clocked)
 
 
 def _check_config(config: dict[str, Any], field: str, file: str) -> None:

@@ -43,7 +43,7 @@ def measure(executor: CudaExecutor, switches: dict[str, bool], **gather: Any) ->
     repeats = [statistics.mean(window) for window in executor.window_ms(REPEATS)]
     row = {**switches, **gather, "step_ms": statistics.median(repeats), "repeats_ms": repeats}
     row["protocol"] = os.environ["NCCL_PROTO"]
-    row["stage_ms"] = dict(executor.stage_ms())
+    row["stage_ms"] = dict(executor.stage_times().stage_ms)
     spans = [step.spans_ms("all_reduce") for step in executor._steps]
     row["own_ms"] = sum(map(min, zip(*spans, strict=True)))
     row["device_ms"] = [sum(each) for each in spans]

@@ -17,6 +17,8 @@ from gpu_exec.step import Verification
 from oasis_sim.errors import RunFailed
 
 ELEMENTS = 16
+CLOCKS_MS = 0.25
+"""What the clocks around a stage take in all layers."""
 STAGE_MS = {"linear": 4.0, "attention": 3.0, "scan": 1.0, "draft": 0.5}
 
 
@@ -97,9 +99,11 @@ class FakeStep:
         timed = {"qkv": 1.0, "attention": 3.0, "prediction": 1.0, "transfer": 2.0}
         if self.joined is not None:
             timed |= {"all_reduce": 0.5 + self.rank, "output_ffn": 2.5 + self.rank}
+        clocks = CLOCKS_MS * len(timed) if stages else 0.0
         return StepTimes(
-            step_ms=tuple(total + 0.01 * i for i in range(steps)),
+            step_ms=tuple(total + clocks + 0.01 * i for i in range(steps)),
             stage_ms=timed if stages else {},
+            raw_stage_ms={name: ms + CLOCKS_MS for name, ms in timed.items()} if stages else {},
             moved_units=units,
             moved_bytes=units * self.config.unit_bytes,
             mirrored_bytes=0,

@@ -205,7 +205,7 @@ def test_wrong_sums_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch) -> Non
     executor = CudaExecutor(schedule, 2, HOST_BYTES)
     times = executor.window_ms(1)
     monkeypatch.setattr(FakeGroup, "fault", fault)
-    assert executor.checked_step(times[0][0], {}).wrong_sums > 0
+    assert executor.checked_step(times[0][0]).wrong_sums > 0
     with pytest.raises(RunFailed, match="same numbers"):
         executor.window_ms(1)
         executor.window_ms(1)
@@ -220,10 +220,10 @@ def test_a_sum_that_does_not_run_is_wrong(monkeypatch: pytest.MonkeyPatch) -> No
     shape = replace(config.shape, layers=1)
     for step in FakeStep.opened:
         monkeypatch.setattr(step, "checking", True)
-    done = executor.checked_step(1.0, {})
+    done = executor.checked_step()
     assert 0 == done.wrong_sums
     monkeypatch.setattr(executor, "all_reduces", 2 * CASE.layers + 1)
-    missing = executor.checked_step(1.0, {}).wrong_sums
+    missing = executor.checked_step().wrong_sums
     assert 2 * config.rows * shape.hidden == missing
 
 

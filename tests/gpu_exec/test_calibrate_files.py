@@ -157,6 +157,7 @@ FILE_BREAKS: dict[str, Change] = {
     "rows[0].metric": lambda d: d["rows"][0].update(metric="speed"),
     "rows[0].measured": lambda d: d["rows"][0].update(measured=0),
     "rows[0].spread_pct": lambda d: d["rows"][0].update(spread_pct="x"),
+    "rows[0].clocked": lambda d: d["rows"][0].update(clocked="x"),
     "rows[0].config": lambda d: d["rows"][0]["config"].update(surprise=1),
     "rows[0].config.batch": lambda d: d["rows"][0]["config"].update(batch=10**9),
     "rows[0].config.context_tokens": lambda d: d["rows"][0]["config"].update(context_tokens=1e5),

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_exec.executor import StepRun
+from gpu_exec.executor import StageTimes, StepRun
 from gpu_exec.executor_cpu import CpuExecutor
 from gpu_exec.moves import head_shards, plan_moves
 from gpu_exec.replay import replay, write_report
@@ -203,7 +203,9 @@ def test_stage_error_is_signed() -> None:
 
     class Fake(CpuExecutor):
         def run_step(self, index: int) -> StepRun:
-            return replace(super().run_step(index), step_ms=2.0, stage_ms={"transfer": 0.05})
+            return replace(
+                super().run_step(index), step_ms=2.0, stages=StageTimes({"transfer": 0.05})
+            )
 
     schedule = make_schedule(Case())
     executor = Fake(schedule)

@@ -13,9 +13,10 @@ import gpu_exec.step
 from gpu_exec.cuda_bench import CudaBench, switches
 from gpu_exec.device import query_gpus
 from gpu_exec.executor_cuda import CudaExecutor
+from gpu_exec.kernels.config import StepTimes
 from gpu_exec.matrix import ValidationCase
 from gpu_exec.measure import measure_case
-from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, StepProbe
+from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, StepProbe, stage_of
 from gpu_exec.replay import replay
 from gpu_exec.step_plan import is_dense, last_moves, plan_notes, step_plans
 from oasis_sim.engine.schedule import Schedule
@@ -111,6 +112,10 @@ def test_measured_case() -> None:
     schedule = schedule_of()
     measured = measure_case(schedule, ValidationCase(8, 4096), 5, HOST_BYTES)
     assert 5 == len(measured.step_ms) == len(measured.stage_ms["transfer"])
+    assert (2.0,) * 5 == measured.stage_ms["transfer"]
+    assert (2.25,) * 5 == measured.raw_ms["transfer"]
+    longer = [b - a for a, b in zip(measured.step_ms, measured.clocked_ms, strict=True)]
+    assert [pytest.approx(4 * 0.25, abs=0.2)] * 5 == longer
     assert schedule.moves * schedule.unit_bytes == measured.bytes_moved
 
 
@@ -204,10 +209,10 @@ def test_bench_switches_stages() -> None:
     """A probe runs with its stages only, and the same step serves probes of one shape."""
     small = {"context_tokens": 64, "budget_tokens": 32}
     with open_bench() as bench:
-        linear = bench.measure_ms(StepProbe((LINEAR,), 1, **small))
-        both = bench.measure_ms(StepProbe((LINEAR, ATTENTION), 1, **small))
+        linear = bench.measure_ms(StepProbe((LINEAR,), 1, **small), 1)
+        both = bench.measure_ms(StepProbe((LINEAR, ATTENTION), 1, **small), 1)
         assert 1 == len(FakeStep.opened)
-        bench.measure_ms(StepProbe((SCAN,), 2, **small))
+        bench.measure_ms(StepProbe((SCAN,), 2, **small), 1)
         assert [True, False] == [step.closed for step in FakeStep.opened]
     assert pytest.approx(4.0, abs=0.2) == linear
     assert pytest.approx(7.0, abs=0.2) == both
@@ -219,18 +224,41 @@ def test_bench_moves_what_the_probe_says() -> None:
     with open_bench() as bench:
         probe = StepProbe((TRANSFER,), 1, 64, budget_tokens=64, per_head=2.0)
         for _ in range(3):
-            bench.measure_ms(probe)
+            bench.measure_ms(probe, 1)
         (step,) = FakeStep.opened
         assert (1, True) == (step.loads, step.config.stages.transfer)
         assert 2.0 * step.config.pairs * 36 * step.moves.steps == len(step.moves.row)
 
 
+def test_bench_times_stages_in_common_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages come from steps with clocks, the same ones for all stages of a probe."""
+    runs: list[bool] = []
+    real = FakeStep.run
+
+    def run(step: FakeStep, steps: int, warmup: int = 3, stages: bool = False) -> StepTimes:
+        runs.append(stages)
+        return real(step, steps, warmup, stages)
+
+    monkeypatch.setattr(FakeStep, "run", run)
+    with open_bench() as bench:
+        probe = StepProbe((LINEAR, ATTENTION), 1, 64, budget_tokens=32)
+        for _ in range(3):
+            assert 1.0 == bench.measure_ms(stage_of(probe, "qkv"), 1)
+        for _ in range(3):
+            assert 3.0 == bench.measure_ms(stage_of(probe, "attention"), 1)
+        assert (1, 3) == (runs.count(False), runs.count(True))
+        bench.measure_ms(stage_of(probe, "attention"), 1)
+        assert 4 == runs.count(True)
+        assert pytest.approx(7.0, abs=0.3) == bench.measure_ms(probe, 1)
+        assert 1 == FakeStep.opened[0].loads
+
+
 def test_bench_pauses_where_a_probe_says_so() -> None:
     """A pause holds back what the transfer waits for, and is gone for the next probe."""
     with open_bench() as bench:
-        bench.measure_ms(StepProbe((LINEAR,), 1, 64, budget_tokens=64, pause_us=2.5))
+        bench.measure_ms(StepProbe((LINEAR,), 1, 64, budget_tokens=64, pause_us=2.5), 1)
         assert {"attention": 2500} == FakeStep.opened[0].delays_ns
-        bench.measure_ms(StepProbe((LINEAR,), 1, 64, budget_tokens=64))
+        bench.measure_ms(StepProbe((LINEAR,), 1, 64, budget_tokens=64), 1)
         assert {"attention": 0} == FakeStep.opened[0].delays_ns
 
 

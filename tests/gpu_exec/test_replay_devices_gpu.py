@@ -87,7 +87,7 @@ def test_a_wrong_contribution_is_found() -> None:
     """One number that differs on one device is seen on both, once per all-reduce it is in."""
     with opened() as executor:
         executor._steps[1]._sums._mine[40] += 1
-        wrong = executor.checked_step(1.0, {}).wrong_sums
+        wrong = executor.checked_step().wrong_sums
         assert 2 * 2 * CASE.layers == wrong
         executor._steps[1].memory.x[0, 0] += 1
         with pytest.raises(RunFailed, match="same numbers"):

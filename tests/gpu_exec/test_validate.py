@@ -17,6 +17,7 @@ from gpu_exec.validate import (
     Summary,
     check,
     compare,
+    simulate_again,
     spread_pct,
     summarise,
     table_lines,
@@ -88,9 +89,11 @@ def test_good_prediction_passes() -> None:
     document = json.loads(json.dumps(to_json(origin, rows, summary), allow_nan=False))
     assert ["gpu", "driver", "date", "command", "commit", "rows", "summary"] == list(document)
     keys = ["config", "metric", "unit", "simulated", "measured", "spread_pct", "error_pct"]
-    assert keys == list(document["rows"][0])
+    assert [*keys, "clocked"] == list(document["rows"][0])
     expected = {"configs", "step_time_median_abs_error_pct", "step_time_max_abs_error_pct"}
     assert expected <= set(document["summary"])
+    stage = document["summary"]["stages"]["qkv"]
+    assert {"median_abs_error_pct", "max_abs_error_pct", "rows"} == set(stage)
     assert len(cases) == document["summary"]["repeatable_configs"]
 
 
@@ -136,6 +139,41 @@ def test_stage_that_took_no_time_has_no_row() -> None:
     assert ["step_time", "stage.attention"] == [row.metric for row in rows]
 
 
+def test_stage_with_nothing_to_do_has_no_row() -> None:
+    """Where no move is scheduled, the empty launches of the transfer are not compared."""
+    case, schedule = ValidationCase(8, 4096), make_schedule(Case())
+    column = schedule.stages.index("transfer")
+    idle = schedule.sim_stage_ps.copy()
+    idle[:, column] = 0
+    times = {"qkv": (0.2,) * 5, "transfer": (0.5,) * 5}
+    measured = Measurement((1.0,) * 5, times, 0, raw_ms={"qkv": (0.3,) * 5}, clocked_ms=(1.5,) * 5)
+    busy, quiet = (
+        compare(found, case, measured) for found in (schedule, replace(schedule, sim_stage_ps=idle))
+    )
+    assert ["step_time", "stage.qkv", "stage.transfer"] == [row.metric for row in busy]
+    assert ["step_time", "stage.qkv"] == [row.metric for row in quiet]
+    assert [1.5, 0.3, None] == [row.clocked for row in busy]
+    again = simulate_again(busy, lambda case: replace(schedule, sim_stage_ps=idle))
+    assert ["step_time", "stage.qkv"] == [row.metric for row in again]
+
+
+def test_stages_are_summarised() -> None:
+    """Each stage has the median and the largest of its errors, over the rows that have it."""
+    case, schedule = ValidationCase(8, 4096), make_schedule(Case())
+    rows = [
+        row
+        for ms in (0.1, 0.2, 0.4)
+        for row in compare(schedule, case, Measurement((1.0,) * 5, {"qkv": (ms,) * 5}, 0))
+    ]
+    found = summarise(rows).stages
+    assert {"qkv"} == set(found)
+    assert (3, pytest.approx(50.0), pytest.approx(75.0)) == (
+        found["qkv"].rows,
+        found["qkv"].median_abs_error_pct,
+        found["qkv"].max_abs_error_pct,
+    )
+
+
 @given(values=st.lists(st.floats(0.5, 100), min_size=5, max_size=9), scale=st.floats(0.1, 50))
 def test_spread_is_relative(values: list[float], scale: float) -> None:
     """The spread does not change when all times are scaled."""
@@ -147,7 +185,8 @@ def test_table_and_config() -> None:
     cases = (ValidationCase(8, 4096, fetch_ratio=None), ValidationCase(8, 4096, scheme="dense"))
     rows = validate(cases, predict, measure_with(1.0))
     lines = table_lines(rows, summarise(rows))
-    assert 1 + len(cases) + 1 == len(lines)
+    assert 1 + len(cases) + 1 + 3 == len(lines)
+    assert ["qkv", "2", "50.0", "50.0"] == lines[-1].split()
     assert "all" in lines[1]
     assert rows[-1].config["transport"] is None
     assert ["8", "4096", "dense", "-", "-", "-", "-"] == lines[2].split()[:7]
