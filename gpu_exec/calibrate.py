@@ -95,7 +95,7 @@ class Calibration:
             dense_attention_efficiency=foreground.dense_attention,
             scan_efficiency=foreground.scan,
             selection=selection,
-            draft_layers=self._draft_layers(),
+            draft_layers=curve([self._draft_point(batch) for batch in DRAFT_BATCHES]),
             launch=foreground.launch(),
             prefill=self._kept.prefill,
             collective_ps=self._kept.collective_ps,
@@ -109,21 +109,20 @@ class Calibration:
             prediction_inline=True,
         )
 
-    def _draft_layers(self) -> float:
-        """Return the linear layers of the draft forward in units of one layer's linear time.
+    def _draft_point(self, batch: int) -> tuple[float, float]:
+        """Return rows, and the linear layers of the draft forward in units of one of the target.
 
         The draft's attention over its own KV is priced as dense attention and taken off first.
         """
-        ratios = []
-        foreground, share = self._foreground, GpuShare(self._model, 1)
-        for batch in DRAFT_BATCHES:
-            probe = StepProbe((LINEAR, DRAFT), batch)
-            extra = self._book.ms(probe) - self._book.ms(StepProbe((LINEAR,), batch))
-            size = float(batch * probe.context_tokens * share.draft_bytes_token(self._scheme))
-            read = foreground.read_ms(size) / foreground.dense_attention.at(size)
-            layers = foreground.linear_ms(2 * batch, ("qkv", "output_ffn"))
-            ratios.append((extra * self._model.layers - read) / layers)
-        return max(0.0, statistics.mean(ratios))
+        foreground, layers = self._foreground, self._model.layers
+        probe = StepProbe((LINEAR, DRAFT), batch)
+        token = GpuShare(self._model, 1).draft_bytes_token(self._scheme)
+        size = float(batch * probe.context_tokens * token)
+        read = foreground.read_ms(size) / foreground.dense_attention.at(size) / layers
+        layer = foreground.linear_ms(2 * batch, ("qkv", "output_ffn")) / layers
+        names = ("qkv", "output_ffn", "lm_head", "draft")
+        draft = foreground.stages_ms(probe, names, gaps=2)["draft"]
+        return 2.0 * batch, max(0.0, (draft - read) / layer)
 
     # Selection -------------------------------------------------------------------------------
 

@@ -89,6 +89,12 @@ class Foreground:
         """Return the ideal time to read these bytes in every layer."""
         return self._layers * layer_bytes * self._ideal.hbm_ps_per_byte(1.0) / PS_PER_MS
 
+    def stages_ms(self, probe: StepProbe, names: Sequence[str], gaps: int) -> dict[str, float]:
+        """Return stages that are all of a step: its time without gaps, split as clocks say."""
+        stages = {name: self._book.ms(stage_of(probe, name)) for name in names}
+        scale = (self._book.ms(probe) - self._gaps_ms(gaps)) / sum(stages.values())
+        return {name: scale * ms for name, ms in stages.items()}
+
     def launch(self) -> Launch:
         """Return the gaps, and what a step takes beyond its stages and gaps."""
         return Launch(
@@ -106,15 +112,9 @@ class Foreground:
     def _gaps_ms(self, stages: int) -> float:
         return self._gap_ms * stages * self._layers
 
-    def _stages_ms(self, probe: StepProbe, names: Sequence[str], gaps: int) -> dict[str, float]:
-        """Return stages that are all of a step: its time without gaps, split as clocks say."""
-        stages = {name: self._book.ms(stage_of(probe, name)) for name in names}
-        scale = (self._book.ms(probe) - self._gaps_ms(gaps)) / sum(stages.values())
-        return {name: scale * ms for name, ms in stages.items()}
-
     def _split(self, batch: int) -> dict[str, float]:
         names = ("qkv", "attention", "output_ffn", "lm_head")
-        return self._stages_ms(StepProbe((LINEAR, ATTENTION), batch), names, 3)
+        return self.stages_ms(StepProbe((LINEAR, ATTENTION), batch), names, 3)
 
     def _dense_point(self, batch: int, context: int) -> tuple[float, float]:
         size = float(batch * context * self._ideal.share.kv_bytes_layer)
@@ -124,7 +124,7 @@ class Foreground:
     def _scan_point(self, batch: int, context: int) -> tuple[float, float]:
         probe = StepProbe((ATTENTION, SCAN), batch, context)
         size = self._scanned_bytes(batch, context)
-        found = self._stages_ms(probe, ("attention", "prediction"), 2)
+        found = self.stages_ms(probe, ("attention", "prediction"), 2)
         return size, share(self.read_ms(size), found["prediction"])
 
     def _scanned_bytes(self, batch: int, context: int) -> float:

@@ -19,7 +19,7 @@ UNIT_BLOCKS = (16, 32, 64)
 TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (2.0, 6.0), "naive": (1.0, 3.0)}
 HOST_BOUND_COUNT = 1.5
 """Of copies that the host limits: about twice the time of the linear layers beside them."""
-DRAFT_BATCHES = (24, 88)
+DRAFT_BATCHES = PAIR_BATCHES
 OVERLAP_SHARE = 0.7
 COVER_SHARE, PAUSE_SHARE = 2.4, 2.4
 """A transfer that covers all linear layers, and the pause in which it ends, in units of theirs."""

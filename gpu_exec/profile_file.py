@@ -126,7 +126,7 @@ def engine_lines(costs: EngineCosts) -> list[str]:
         f"  expert_efficiency: {_curve(costs.expert_efficiency, 'rows', 'share')}",
         *(f"  {key}: {_curve(getattr(costs, key), 'bytes', 'share', ' B')}" for key in by_bytes),
         f"  selection: {{{pick}}}",
-        f"  draft_layers: {_n(costs.draft_layers)}",
+        f"  draft_layers: {_curve(costs.draft_layers, 'rows', 'layers')}",
         f"  draft_reads_kv: {_flag(costs.draft_reads_kv)}",
         f"  launch: {{{gaps}}}",
         f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, chunk_tokens: {chunk}}}",

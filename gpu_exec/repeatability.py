@@ -81,7 +81,7 @@ class Comparison:
         for name in ("attention_efficiency", "dense_attention_efficiency", "scan_efficiency"):
             yield from _points(name, getattr(costs, name), getattr(known, name).x, "bytes")
         yield "launch.gap", float(costs.launch.gap_ps)
-        yield "draft_layers", costs.draft_layers
+        yield from _points("draft_layers", costs.draft_layers, known.draft_layers.x, "rows")
         for batch in REST_BATCHES:
             stages = self._foreground_ps(batch, dense=False)
             yield f"launch.step, {batch} requests", stages + costs.launch.step_ps

@@ -176,7 +176,7 @@ class CostModel:
             size = context_tokens * self.share.draft_bytes_token(self.scheme)
             efficiency = self.costs.dense_attention_efficiency.at(max(size, 1.0))
             read = size * self.hbm_ps_per_byte(efficiency)
-        return round(layer * self.costs.draft_layers + read)
+        return round(layer * self.costs.draft_layers.at(rows) + read)
 
     def hbm_ps_per_byte(self, efficiency: float) -> float:
         """Return picoseconds per byte read from HBM at a share of its bandwidth."""

@@ -67,6 +67,10 @@ class Fields:
         self._asked[key] = None
         return self._value.get(key) is not None
 
+    def is_mapping(self, key: str) -> bool:
+        """Say whether a key holds a mapping; this counts as asking for it."""
+        return self.has(key) and isinstance(self._value[key], dict)
+
     def is_filled_list(self, key: str) -> bool:
         """Say whether a key holds a list with entries; this counts as asking for it."""
         return self.has(key) and isinstance(self._value[key], list) and bool(self._value[key])

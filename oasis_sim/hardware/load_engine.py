@@ -37,7 +37,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         dense_attention_efficiency=_by_bytes(fields.child("dense_attention_efficiency")),
         scan_efficiency=_by_bytes(fields.child("scan_efficiency")),
         selection=_read_selection(fields.child("selection")),
-        draft_layers=fields.number("draft_layers", high=100.0),
+        draft_layers=_read_draft_layers(fields),
         launch=_read_launch(fields.child("launch")),
         prefill=_read_prefill(fields.child("prefill")),
         collective_ps=fields.quantity("collective", parse_time, within=bounds.LATENCY),
@@ -63,6 +63,16 @@ def _read_linear_efficiency(fields: Fields) -> LinearEfficiency:
     if not any(fields.has(part) for part in parts):
         return LinearEfficiency.same(_by_rows(fields))
     return LinearEfficiency(**{part: _by_rows(fields.child(part)) for part in parts})
+
+
+def _read_draft_layers(fields: Fields) -> Curve:
+    """Read one number, or a curve by rows."""
+    key, most = "draft_layers", 100.0
+    if not fields.is_mapping(key):
+        return Curve.constant(fields.number(key, high=most))
+    child = fields.child(key)
+    x = child.numbers("rows", low=0.01, high=1e6)
+    return read_curve(child, "rows", x, child.numbers("layers", high=most))
 
 
 def _by_rows(fields: Fields) -> Curve:

@@ -156,9 +156,9 @@ class EngineCosts:
     `linear_efficiency` is a share of the roofline, by rows, and `expert_efficiency` the same for
     routed experts, by rows per expert; the attention and scan efficiencies are shares of HBM
     bandwidth, by bytes read in one kernel. `draft_layers` is the draft model's forward in units
-    of one layer of the target. `hbm_share` of the card may be used, of which `reserved_bytes`
-    (activations, graphs) and a GPU's part of `reserved_split_bytes` (draft weights and whatever
-    else tensor parallelism divides) are not for KV.
+    of one layer of the target, by rows. `hbm_share` of the card may be used, of which
+    `reserved_bytes` (activations, graphs) and a GPU's part of `reserved_split_bytes` (draft weights
+    and whatever else tensor parallelism divides) are not for KV.
     With `draft_reads_kv` the draft's attention over its own KV is priced as dense attention beside
     `draft_layers`; without, those layers include it.
     With `static_batches` all requests of a batch start together and the next batch starts when
@@ -177,7 +177,7 @@ class EngineCosts:
     dense_attention_efficiency: Curve
     scan_efficiency: Curve
     selection: Selection
-    draft_layers: float
+    draft_layers: Curve
     launch: Launch
     prefill: Prefill
     collective_ps: int

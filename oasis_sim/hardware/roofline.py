@@ -39,7 +39,7 @@ def roofline_costs(pcie: Link) -> EngineCosts:
         dense_attention_efficiency=whole,
         scan_efficiency=whole,
         selection=Selection(fixed_ps=0, per_head_ps=0.0, per_candidate_ps=0.0),
-        draft_layers=0.0,
+        draft_layers=Curve.constant(0.0),
         launch=Launch(
             gap_ps=0,
             kernels_per_layer=0,

@@ -125,7 +125,7 @@ class FakeBench:
         """Return what clocks around a stage say: they take time, and the stages take longer."""
         cost, times = self._priced(probe)
         gap_ns = cost.costs.launch.gap_ps / 1e3
-        clock_ns, layers = gap_ns, 1 if probe.stage == "lm_head" else self._model.layers
+        clock_ns, layers = gap_ns, 1 if probe.stage in ("lm_head", DRAFT) else self._model.layers
         drag = 1.0 if probe.stage == SELECTION else self._drag
         span = gap_ns + drag * times[STAGES.get(probe.stage, probe.stage)] * 1e6 / layers + clock_ns
         ticks = [tick for _ in range(layers) for tick in (0.0, span)]
@@ -168,7 +168,7 @@ class FakeBench:
             "lm_head": head,
             LINEAR: layers * (qkv + ffn) + head,
             ATTENTION: layers * attended * cost.hbm_ps_per_byte(efficiency),
-            DRAFT: cost.costs.draft_layers * (qkv + ffn) + draft_kv,
+            DRAFT: cost.costs.draft_layers.at(rows) * (qkv + ffn) + draft_kv,
             SCAN: layers * scan * cost.hbm_ps_per_byte(cost.costs.scan_efficiency.at(scan)),
             SELECTION: layers * select,
             TRANSFER: layers * (cost.transport.fixed_ps + moved * cost.transfer_ps_per_byte()),

@@ -123,6 +123,19 @@ def test_each_group_of_linear_layers_has_its_own_curve(tmp_path: Path) -> None:
         assert pytest.approx(expected, abs=3) == cost.linear_ps(part, 8)
 
 
+def test_the_draft_may_depend_on_the_rows(tmp_path: Path) -> None:
+    """A number holds for any rows, a curve says what it is by rows; a step pays that many."""
+    section = {"rows": [8, 64], "layers": [2.0, 1.0]}
+    profile = read_profile(edited(tmp_path, engines__vllm__draft_layers=section))
+    assert [2.0, 1.0] == [profile.engine("vllm").draft_layers.at(rows) for rows in (4, 100)]
+    assert 2.0 == load_profile("h100").engine("vllm").draft_layers.at(100)
+    plain, curved = (
+        CostModel(each, "vllm", load_model("qwen3-8b"), load_scheme("oasis"), 1).draft_ps(64, 0)
+        for each in (load_profile("h100"), profile)
+    )
+    assert plain == pytest.approx(2 * curved, abs=1)
+
+
 def test_prediction_inline_disturbs_nothing(tmp_path: Path) -> None:
     """The flag stands in place of the slowdown; an engine has the one or the other."""
     inline = {"engines__vllm__prediction_inline": True}
