@@ -274,8 +274,7 @@ class DecodeStep:
     def _new_marks(self, stages: bool) -> Marks:
         if not stages:
             return Marks()
-        room = ClockMarks.room(self.config.shape.layers)
-        return ClockMarks(self._torch.zeros(room, dtype=self._torch.int64, device="cuda"))
+        return ClockMarks(self._torch, self.config.shape.layers)
 
     def _graph(self, parity: int, stages: bool) -> tuple[Any, Marks]:
         key = (parity, stages, self._checking)

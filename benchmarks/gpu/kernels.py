@@ -108,7 +108,7 @@ def drifting(config: Any, memory: Any, arguments: Any, launch: tuple[int, int]) 
                 select = arguments.select(layer, 0)
                 select.scores = variants[2 * layer + 1 - turn].data_ptr()
                 sizes = (config.pairs, config.max_blocks, *launch)
-                library.launch("oasis_select", select, position, step, *sizes)
+                library.launch("oasis_select", select, position, step, *sizes, None)
 
     report(
         "selection",
@@ -186,7 +186,7 @@ def small(config: Any, memory: Any, arguments: Any) -> None:
 
     def mirror() -> None:
         for layer in range(LAYERS):
-            library.launch("oasis_mirror", arguments.mirror(layer), 4)
+            library.launch("oasis_mirror", arguments.mirror(layer), 4, None)
 
     for name, run in (
         ("append", append),

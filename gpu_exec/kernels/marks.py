@@ -8,6 +8,10 @@ A clock takes time of its own, that of launching an empty kernel: empty spans, o
 output and FFN, tell how long. It is taken off every span for each clock that lies in it, and once
 more for the launch of the span's first kernel. So a stage is its kernels and the gaps between them;
 the gap before the first of them lies between stages.
+
+On streams that yield to the compute stream a clock would wait until the SMs have room again, after
+most of the attention. Kernels there write themselves when their first block starts and their last
+one ends.
 """
 
 from __future__ import annotations
@@ -23,7 +27,10 @@ from oasis_sim.errors import RunFailed
 
 EMPTY = "empty"
 NS_PER_MS = 1e6
-CLOCKS_PER_LAYER, CLOCKS_PER_STEP = 24, 16
+SPAN_CLOCKS, INSIDE_CLOCKS = 20, 4
+"""Per layer, at most."""
+STEP_CLOCKS = 16
+NEVER = 2**63 - 1
 
 
 class Marks:
@@ -34,13 +41,24 @@ class Marks:
         """Enclose the launches of one stage and layer."""
         yield
 
+    @contextmanager
+    def inside(self, _stage: str, _layer: int) -> Iterator[Any]:
+        """Enclose the launch of one kernel and give it the place of its own clock, if any."""
+        yield None
+
     def rest(self, _layer: int) -> None:
         """Enclose nothing."""
+
+    def begin(self) -> None:
+        """Begin a step."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Hold one span: its stage, the places of its two clocks, and the clocks behind the first."""
+    """Hold one span: its stage, the places of its two clocks, and the clocks behind the first.
+
+    A kernel with a clock of its own has -1 of them: neither a clock nor the gap before it.
+    """
 
     stage: str
     first: int
@@ -69,18 +87,38 @@ class _Open:
 class ClockMarks(Marks):
     """Put the GPU's clock before and after every span, and name the span for profilers (NVTX).
 
-    `times` int64[N] on the device takes the clocks; `room` says how many a step may need.
+    The first clocks of the device are those of spans; behind them lie pairs, start and end, of
+    kernels with clocks of their own.
     """
 
-    def __init__(self, times: Any) -> None:
-        self._times, self._used = times, 0
+    def __init__(self, torch: Any, layers: int) -> None:
+        """Make room on the device for the clocks of a step."""
+        self._spans_end = SPAN_CLOCKS * layers + STEP_CLOCKS
+        self._times, self._fresh = torch.zeros(
+            2, self._spans_end + INSIDE_CLOCKS * layers, dtype=torch.int64, device="cuda"
+        )
+        self._fresh[self._spans_end :: 2] = NEVER
+        self._used, self._inside_used = 0, self._spans_end
         self._open: list[_Open] = []
         self._spans: list[Span] = []
 
-    @staticmethod
-    def room(layers: int) -> int:
-        """Return the clocks that a step of so many layers has at most."""
-        return CLOCKS_PER_LAYER * layers + CLOCKS_PER_STEP
+    def begin(self) -> None:
+        """Forget the clocks of the step before."""
+        self._times.copy_(self._fresh)
+
+    @contextmanager
+    def inside(self, stage: str, layer: int) -> Iterator[Any]:
+        """Enclose the launch of one kernel and give it the place of its own clock."""
+        import torch
+
+        first = self._inside_used
+        if first + 2 > len(self._times):
+            raise RunFailed("a step with so many kernels that have clocks cannot be timed")
+        self._inside_used += 2
+        torch.cuda.nvtx.range_push(f"{stage} {layer}")
+        yield pointer(self._times[first:])
+        torch.cuda.nvtx.range_pop()
+        self._spans.append(Span(stage, first, first + 1, -1))
 
     @contextmanager
     def span(self, stage: str, layer: int) -> Iterator[None]:
@@ -117,7 +155,7 @@ class ClockMarks(Marks):
         """
         import torch
 
-        if self._used == len(self._times):
+        if self._used == self._spans_end:
             raise RunFailed(f"a step with more than {self._used} clocks cannot be timed")
         place, self._used = self._used, self._used + 1
         stream = int(torch.cuda.current_stream().cuda_stream)

@@ -92,6 +92,7 @@ class StepProgram:
     def enqueue(self) -> None:
         """Enqueue the whole step and join every stream."""
         m = self.memory
+        self.marks.begin()
         launch("oasis_begin_step", self.parts.arguments.begin(self.parts.moves.positions))
         layers = self.config.shape.layers
         if self.resident:
@@ -217,18 +218,18 @@ class StepProgram:
         self._order(self.prediction, self.selection)
         with torch.cuda.stream(self.selection):
             self._delay("selection")
-            with self.marks.span("selection", layer):
+            with self.marks.inside("selection", layer) as clock:
                 place = (pointer(self.memory.position), pointer(self.memory.step))
                 sizes = (c.pairs, c.max_blocks, self.scratch, SELECT_THREADS)
-                launch("oasis_select", select, *place, *sizes)
+                launch("oasis_select", select, *place, *sizes, clock)
 
     def _mirror(self, layer: int) -> None:
         import torch
 
         with torch.cuda.stream(self.mirror):
             self._delay("mirror")
-            with self.marks.span("mirror", layer):
-                launch("oasis_mirror", self.parts.arguments.mirror(layer), MIRROR_CTAS)
+            with self.marks.inside("mirror", layer) as clock:
+                launch("oasis_mirror", self.parts.arguments.mirror(layer), MIRROR_CTAS, clock)
 
     def _gather(
         self,

@@ -196,6 +196,7 @@ class CudaKernels:
             stride,
             select_scratch_bytes(stride, row.rule.pool_blocks, row.rule.chosen_blocks),
             _SELECT_THREADS,
+            None,
         )
 
     def gather(self, row: Residents, host: Any, memory: Any) -> None:

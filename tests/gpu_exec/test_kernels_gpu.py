@@ -243,6 +243,7 @@ def test_selection_equals_the_cpu_build(levels: int, pool: int, cap: int, thread
             1024,
             scratch,
             threads,
+            None,
         )
         for name in (
             "slot_block",
@@ -354,7 +355,7 @@ def test_mirror_copies_completed_blocks_only(block_tokens: int) -> None:
     memory.position.copy_(torch.tensor(positions))
     units = memory.host.tensor.view(-1, config.unit_bytes // 2)
     before = units.clone()
-    library.launch("oasis_mirror", arguments.mirror(1), 4)
+    library.launch("oasis_mirror", arguments.mirror(1), 4, None)
     torch.cuda.synchronize()
     pool = memory.pool.cpu()
     changed = set()

@@ -13,12 +13,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpu_exec.kernels import marks
-from gpu_exec.kernels.marks import EMPTY, ClockMarks, Span, stage_sums
+from gpu_exec.kernels.marks import EMPTY, ClockMarks, Marks, Span, stage_sums
 from oasis_sim.errors import RunFailed
 
 
-class Ticks(list[int]):
-    """Stand in for the clocks on the device."""
+class Ticks:
+    """Stand in for the clocks on the device, or those from a place on."""
+
+    def __init__(self, ticks: list[int], place: int = 0) -> None:
+        """Look at clocks."""
+        self.ticks, self.place = ticks, place
+
+    def __len__(self) -> int:
+        """Count the clocks."""
+        return len(self.ticks)
+
+    def __getitem__(self, part: slice) -> Ticks:
+        """Look at the clocks from a place on."""
+        return Ticks(self.ticks, part.start)
+
+    def __setitem__(self, part: slice, tick: int) -> None:
+        """Set some clocks."""
+        self.ticks[part] = [tick] * len(self.ticks[part])
+
+    def copy_(self, other: Ticks) -> None:
+        """Take the clocks of another."""
+        self.ticks[:] = other.ticks
 
     def cpu(self) -> Ticks:
         """Return itself."""
@@ -26,7 +46,7 @@ class Ticks(list[int]):
 
     def tolist(self) -> list[int]:
         """Return the clocks."""
-        return list(self)
+        return list(self.ticks)
 
 
 class FakeGpu:
@@ -42,7 +62,8 @@ class FakeGpu:
         current = SimpleNamespace(
             nvtx=nvtx, current_stream=lambda: SimpleNamespace(cuda_stream=self.stream)
         )
-        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=current))
+        self.torch = SimpleNamespace(cuda=current, int64=int, zeros=self.zeros)
+        monkeypatch.setitem(sys.modules, "torch", self.torch)
         monkeypatch.setattr(marks, "pointer", lambda times: times)
         monkeypatch.setattr(marks, "launch", self.launch)
 
@@ -50,7 +71,18 @@ class FakeGpu:
         """Write the clock of the current stream when the kernel ends."""
         assert "oasis_clock" == name
         self.work(0)
-        times[place.value] = self.now[self.stream]
+        times.ticks[place.value] = self.now[self.stream]
+
+    def zeros(self, rows: int, columns: int, dtype: type[int], device: str) -> list[Ticks]:
+        """Make room for clocks."""
+        assert (int, "cuda") == (dtype, device)
+        return [Ticks([0] * columns) for _ in range(rows)]
+
+    def blocks(self, clock: Ticks, *times: tuple[int, int]) -> None:
+        """Run the blocks of a kernel with a clock of its own, each from a time to another."""
+        for start, end in times:
+            clock.ticks[clock.place] = min(clock.ticks[clock.place], start)
+            clock.ticks[clock.place + 1] = max(clock.ticks[clock.place + 1], end)
 
     def work(self, ns: int) -> None:
         """Let the current stream run a kernel."""
@@ -66,8 +98,9 @@ class FakeGpu:
 
 def test_what_the_clocks_take_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stages are their kernels and the gaps between, whatever lies in them on which stream."""
-    gpu, times = FakeGpu(monkeypatch), Ticks([0] * ClockMarks.room(2))
-    clocks = ClockMarks(times)
+    gpu = FakeGpu(monkeypatch)
+    clocks = ClockMarks(gpu.torch, layers=2)
+    clocks.begin()
     for layer in range(2):
         with clocks.span("qkv", layer):
             gpu.work(15_000)
@@ -90,13 +123,37 @@ def test_what_the_clocks_take_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> N
     assert "output_ffn 1" in gpu.names
 
 
+def test_kernels_with_clocks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take from their first block's start to their last one's end, in every step anew."""
+    gpu = FakeGpu(monkeypatch)
+    clocks = ClockMarks(gpu.torch, layers=2)
+    places = []
+    for layer in range(2):
+        with clocks.span("attention", layer), clocks.inside("selection", layer) as place:
+            gpu.work(50_000)
+            places.append(place)
+        clocks.rest(layer)
+    for later in (1_000_000, 5_000_000):
+        clocks.begin()
+        for place in places:
+            gpu.blocks(place, (later + 700, later + 9_000), (later + 100, later + 2_000))
+        assert pytest.approx(2 * 0.0089) == clocks.sums().net_ms["selection"]
+    with Marks().inside("selection", 0) as none:
+        assert none is None
+
+
 def test_more_clocks_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step with more spans than the device has room for is refused, not cut short."""
-    FakeGpu(monkeypatch)
-    clocks = ClockMarks(Ticks([0] * 3))
-    clocks.rest(0)
-    with pytest.raises(RunFailed, match="more than 3 clocks"):
+    clocks = ClockMarks(FakeGpu(monkeypatch).torch, layers=1)
+    for _ in range(18):
+        clocks.rest(0)
+    with pytest.raises(RunFailed, match="more than 36 clocks"):
         clocks.rest(1)
+    for _ in range(2):
+        with clocks.inside("selection", 0):
+            pass
+    with pytest.raises(RunFailed, match="have clocks"), clocks.inside("selection", 1):
+        pass
 
 
 @given(

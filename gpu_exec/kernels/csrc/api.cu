@@ -107,10 +107,11 @@ int oasis_scan(const ScanArgs* a, const SelectArgs* sel, int pairs, int fp8, int
 }
 
 int oasis_select(const SelectArgs* sel, const int* position, const int* step, int pairs,
-                 int max_blocks, int scratch_bytes, int threads, cudaStream_t stream) {
+                 int max_blocks, int scratch_bytes, int threads, long long* clock,
+                 cudaStream_t stream) {
   if (threads > kSelectThreads || threads % 32) return cudaErrorInvalidValue;
   if (int e = allow_shared(select_blocks, scratch_bytes)) return e;
-  select_blocks<<<pairs, threads, scratch_bytes, stream>>>(*sel, position, step, max_blocks);
+  select_blocks<<<pairs, threads, scratch_bytes, stream>>>(*sel, position, step, max_blocks, clock);
   return launched();
 }
 
@@ -132,8 +133,8 @@ int oasis_gather(const GatherArgs* a, int ctas, int threads, int bulk, int share
   return launched();
 }
 
-int oasis_mirror(const MirrorArgs* a, int ctas, cudaStream_t stream) {
-  mirror_blocks<<<ctas, 256, 0, stream>>>(*a);
+int oasis_mirror(const MirrorArgs* a, int ctas, long long* clock, cudaStream_t stream) {
+  mirror_blocks<<<ctas, 256, 0, stream>>>(*a, clock);
   return launched();
 }
 

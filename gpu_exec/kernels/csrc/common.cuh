@@ -25,6 +25,23 @@ __device__ __forceinline__ void begin_dependent() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+__device__ __forceinline__ long long now_ns() {
+  long long t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+// When the first block of a kernel starts and the last one ends, in ns; nothing without `clock`.
+__device__ __forceinline__ void clock_in(long long* clock) {
+  if (clock && threadIdx.x == 0) atomicMin(clock, now_ns());
+}
+
+__device__ __forceinline__ void clock_out(long long* clock) {
+  if (!clock) return;
+  __syncthreads();
+  if (threadIdx.x == 0) atomicMax(clock + 1, now_ns());
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }

@@ -34,12 +34,6 @@ __device__ __forceinline__ bool stopped(const GatherArgs& a) {
   return a.stop && load_flag(a.stop) >= a.stop_at;
 }
 
-__device__ __forceinline__ long long now_ns() {
-  long long t;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
-  return t;
-}
-
 // Hold until the list of `layer` may be executed; one lane polls for its warp. A flag that never
 // comes ends the kernel with an error instead of hanging.
 __device__ __forceinline__ void wait_ready(const GatherArgs& a, int layer) {

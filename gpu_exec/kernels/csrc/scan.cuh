@@ -169,11 +169,14 @@ __global__ void __launch_bounds__(kScanThreads, D > 128 ? 1 : NT == 1 ? 3 : 2)
 // Selection alone, from scores that another launch left.
 constexpr int kSelectThreads = 256;
 __global__ void __launch_bounds__(kSelectThreads) select_blocks(const SelectArgs sel, const int* position,
-                                                     const int* step, int max_blocks) {
+                                                     const int* step, int max_blocks,
+                                                     long long* clock) {
+  clock_in(clock);
   extern __shared__ __align__(128) char smem[];
   SelectScratch s;
   carve_scratch(&s, smem, max_blocks, sel.pool, sel.chosen);
   select_pair(sel, s, blockIdx.x, position + blockIdx.x / sel.heads, step);
+  clock_out(clock);
 }
 
 }  // namespace oasis

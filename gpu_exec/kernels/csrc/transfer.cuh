@@ -33,7 +33,8 @@ __device__ __forceinline__ void mirror_unit(const MirrorArgs& a, int pair, int p
 
 // Copy blocks that this step completed to the host: every warp looks at 32 pairs at a time and
 // copies one unit after another; neighbouring pairs go to different warps.
-__global__ void __launch_bounds__(256) mirror_blocks(const MirrorArgs a) {
+__global__ void __launch_bounds__(256) mirror_blocks(const MirrorArgs a, long long* clock) {
+  clock_in(clock);
   const int lane = threadIdx.x & 31;
   const int warps = gridDim.x * (blockDim.x >> 5);
   const int warp = blockIdx.x * (blockDim.x >> 5) + (threadIdx.x >> 5);
@@ -50,6 +51,7 @@ __global__ void __launch_bounds__(256) mirror_blocks(const MirrorArgs a) {
     }
   }
   if (lane == 0 && count) atomicAdd(a.mirrored, count);
+  clock_out(clock);
 }
 
 // Read a buffer once and keep nothing: the yardstick of every bandwidth.
