@@ -128,3 +128,17 @@ def node_counts(text: str) -> tuple[int, int]:
             f"1 to {MOST_NODES:,}, such as 1:1 or 16:64"
         )
     return numbers[0], numbers[1]
+
+
+def node_bounds(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Read `P:D`, each a number or LOW..HIGH, as ends of both; raise UsageError for others."""
+    ends = [part.partition("..") for part in text.split(":")]
+    lows = node_counts(":".join(low for low, _, _ in ends))
+    highs = node_counts(":".join(high if dots else low for low, dots, high in ends))
+    for low, high in zip(lows, highs, strict=True):
+        if low > high:
+            raise UsageError(
+                f"--disaggregated {plain(text)!r}: {low}..{high} holds nothing; write the smaller "
+                "number first, such as 1..4:1..16"
+            )
+    return (lows[0], highs[0]), (lows[1], highs[1])

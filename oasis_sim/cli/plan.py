@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oasis_sim.cli.asked import options_shown, repeated
+from oasis_sim.cli.disaggregation import disaggregation_options_but_workers
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import output_options, scenario_options_but_scheme
 from oasis_sim.cli.plan_jobs import jobs_of
@@ -22,8 +23,8 @@ from oasis_sim.errors import InputError, TargetMissed
 
 if TYPE_CHECKING:
     from oasis_sim.plan.evidence import Evidence
+    from oasis_sim.plan.fleet import Answer, Job
     from oasis_sim.plan.plan_view import Plan
-    from oasis_sim.plan.planner import Answer, Job
 
 DEFAULT_SCHEMES = "dense,oasis"
 UNSAID = ("workers", "quiet", "output_format", "reports", "force")
@@ -31,11 +32,13 @@ UNSAID = ("workers", "quiet", "output_format", "reports", "force")
 
 
 @reworded(
-    concurrency="Most requests in a replica at once.  [default: no bound]",
+    concurrency="Most requests in a replica, or on all nodes, at once.  [default: no bound]",
     requests="Requests simulated.  [default: 500 random arrivals or more, or the whole file]",
     rate="Random arrivals per second (Poisson), of the whole load.",
     every="Plan for every n-th request of that file.",
-    tp="GPUs of a replica.  [default: 1, 2, 4 and 8 are tried]",
+    tp="GPUs of a replica or node.  [default: 1, 2, 4 and 8 are tried]",
+    disaggregated="Search the fewest prefill and decode nodes, each a number or LOW..HIGH, such "
+    "as 1..4:1..16.",
     steps="",
 )
 @click.command(cls=OnceCommand, context_settings={"help_option_names": ["-h", "--help"]})
@@ -94,6 +97,7 @@ UNSAID = ("workers", "quiet", "output_format", "reports", "force")
 )
 @click.option("--force", is_flag=True, help="Replace existing files of --report.")
 @scenario_options_but_scheme
+@disaggregation_options_but_workers
 @output_options
 @click.pass_context
 def plan(ctx: click.Context, /, **values: Any) -> None:
@@ -104,9 +108,9 @@ def plan(ctx: click.Context, /, **values: Any) -> None:
     must also keep up (at most 5 % of its requests wait at the last arrival). Targets: ttft, tpot,
     itl or e2e with _mean or _p1 to _p99. Exit code 4 when no fleet meets them.
 
-    A replica is one node that prefills and decodes. Prefill and decode on nodes of their own:
-    compare their numbers with 'sweep --vary disaggregated=1:1,1:2' (docs/planning.md, which also
-    has the rules). A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'.
+    A replica is one node that prefills and decodes. --disaggregated 1..4:1..16 sets them apart and
+    finds the fewest prefill and decode nodes that meet the targets together, under the whole load
+    (docs/planning.md has the rules). A price file says 'currency: USD' and 'gpu_hour: {h100: 2.5}'.
     """
     from oasis_sim.plan.plan_view import Asked, Plan
     from oasis_sim.plan.prices import Prices, read_prices
@@ -153,7 +157,10 @@ def fingerprints_of(jobs: Sequence[Job]) -> dict[str, dict[str, str]]:
     from oasis_sim.report.fingerprints import fingerprints
 
     inputs = Inputs()
-    return {job.spec.profile: fingerprints(inputs.scenario(job.spec)) for job in jobs}
+    return {
+        job.spec.profile: fingerprints(inputs.scenario(job.spec), inputs.network(job.spec))
+        for job in jobs
+    }
 
 
 def write_reports(found: Plan, evidence: Evidence | None, values: Mapping[str, Any]) -> None:
@@ -184,6 +191,8 @@ def show(found: Plan, evidence: Evidence | None, output_format: str) -> None:
             each.pop("replica")
             for target in each.pop("targets"):
                 each[f"{target['name']}_ms"] = target["value_ms"]
+            if "fails_with_nodes" in each:
+                each["fails_with_nodes"] = " ".join(each["fails_with_nodes"])
         names = list(dict.fromkeys(name for each in fleets for name in each))
         write = [names, *([each.get(name) for name in names] for each in fleets)]
         sys.stdout.write(write_rows(write))

@@ -8,6 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from oasis_sim.cli.compare import for_scheme
+from oasis_sim.cli.disaggregation import disaggregation_from, node_bounds
 from oasis_sim.cli.options import SCHEME_PARTS, spec_from
 from oasis_sim.cli.sweep_points import converted, scenario_parameters
 from oasis_sim.errors import UsageError
@@ -15,7 +16,7 @@ from oasis_sim.fileio import printable
 
 if TYPE_CHECKING:
     from oasis_sim.engine.spec import ScenarioSpec
-    from oasis_sim.plan.planner import Job
+    from oasis_sim.plan.fleet import Bounds, Job
 
 FIRST_REQUESTS = 500
 VARIED = (*SCHEME_PARTS, "predictor")
@@ -24,7 +25,8 @@ VARIED = (*SCHEME_PARTS, "predictor")
 
 def jobs_of(values: Mapping[str, Any]) -> list[Job]:
     """Return one job per card and scheme; raise a usage error for a load that is none."""
-    from oasis_sim.plan.planner import TENSOR_PARALLEL, Job
+    from oasis_sim.plan.fleet import Job
+    from oasis_sim.plan.planner import TENSOR_PARALLEL
     from oasis_sim.plan.slo import parse_slo
 
     if values["rate"] is None and values["workload"] is None:
@@ -39,6 +41,7 @@ def jobs_of(values: Mapping[str, Any]) -> list[Job]:
     fixed = values["requests"] is not None or values["workload"] is not None
     sizes = TENSOR_PARALLEL if values["tp"] is None else (values["tp"],)
     cards = values["profile"] or "h100" if values["gpu"] is None else values["gpu"]
+    bounds = bounds_of(values)
     jobs: dict[tuple[str, tuple[str, ...]], Job] = {}
     for card, scheme, varied in product(
         names_in(cards), names_in(values["scheme"]), variants(values)
@@ -46,10 +49,34 @@ def jobs_of(values: Mapping[str, Any]) -> list[Job]:
         each = for_scheme({**values, **varied, "profile": card}, scheme)
         if not fixed:
             each["requests"] = FIRST_REQUESTS
-        spec, words = named(spec_from(each), each, varied), words_of(each)
+        spec = with_nodes(named(spec_from(each), each, varied), each, bounds)
+        words = words_of(each)
         # Options that mean nothing to a scheme (a fetch ratio where all KV stays) make one job.
-        jobs.setdefault((card, words), Job(spec, targets, values["most_gpus"], sizes, fixed, words))
+        job = Job(spec, targets, values["most_gpus"], sizes, fixed, words, bounds)
+        jobs.setdefault((card, words), job)
     return list(jobs.values())
+
+
+def bounds_of(values: Mapping[str, Any]) -> Bounds | None:
+    """Return how many prefill and decode nodes the plan may take; None on one node."""
+    from oasis_sim.plan.fleet import Bounds
+
+    text = values["disaggregated"]
+    return None if text is None else Bounds(*node_bounds(text))
+
+
+def with_nodes(
+    spec: ScenarioSpec, values: Mapping[str, Any], bounds: Bounds | None
+) -> ScenarioSpec:
+    """Return a scenario on the fewest nodes of its bounds; each of its faults must hit there."""
+    from oasis_sim.cluster.faults import read_faults
+
+    least = None if bounds is None else f"{bounds.prefill[0]}:{bounds.decode[0]}"
+    options = {**values, "disaggregated": least, "workers": None}
+    nodes = disaggregation_from(options, None, spec.scheme)
+    if nodes is not None:
+        read_faults(nodes.faults, nodes.prefill, nodes.decode)
+    return replace(spec, disaggregation=nodes)
 
 
 def variants(values: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from oasis_sim.cluster.apart import Front, Jobs, decode_apart, one_by_one
 from oasis_sim.cluster.collect import Fixed, collect
 from oasis_sim.cluster.demand import Demand
@@ -14,7 +16,7 @@ from oasis_sim.cluster.sizes import NodeSizes
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import plan_memory
 from oasis_sim.engine.requests import RequestBook
-from oasis_sim.engine.result import MemoryPlan
+from oasis_sim.engine.result import MemoryPlan, RequestLog
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.simulate import check_scenario
 from oasis_sim.engine.walks import Walks, build_walks
@@ -47,6 +49,19 @@ def simulate_cluster(
     _run(loop)
     end = loop.now_ps
     return collect(fixed, loop, [node.log.finish(end) for node in loop.decode], end)
+
+
+def prefill_alone(scenario: Scenario, cluster: Cluster) -> RequestLog:
+    """Return the requests with the end of their prefill as first token, decode left out.
+
+    Nodes have memory without bounds, so no run of the cluster prefills sooner, however many its
+    decode nodes. Only for requests that arrive at times of their own, and without faults. Raises
+    as `simulate_cluster`.
+    """
+    front = Front(*_parts(_fixed(scenario, cluster)), None)
+    front.start()
+    _run(front)
+    return replace(front.book.log(), first_token_ps=front.record.requests.prefill_end_ps)
 
 
 def _fixed(scenario: Scenario, cluster: Cluster) -> Fixed:

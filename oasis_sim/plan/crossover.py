@@ -19,7 +19,10 @@ CONTEXT_FACTORS = (Fraction(1, 4), Fraction(1, 2), Fraction(2), Fraction(4))
 
 
 def loop(spec: ScenarioSpec, at_once: int, sizes: tuple[int, int]) -> ScenarioSpec:
-    """Return a closed loop of so many requests at once, twice as many in all, of given sizes."""
+    """Return a closed loop of so many requests at once, twice as many in all, of given sizes.
+
+    It runs on one node, which prefills and decodes.
+    """
     load = replace(
         spec.load,
         kind=CLOSED_LOOP,
@@ -31,7 +34,7 @@ def loop(spec: ScenarioSpec, at_once: int, sizes: tuple[int, int]) -> ScenarioSp
         format=None,
         every=1,
     )
-    return replace(spec, concurrency=at_once, load=load)
+    return replace(spec, concurrency=at_once, load=load, disaggregation=None)
 
 
 def specs(spec: ScenarioSpec, sizes: tuple[int, int]) -> list[ScenarioSpec]:

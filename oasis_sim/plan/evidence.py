@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from oasis_sim.engine import simulate
+from oasis_sim.cluster import ClusterResult
 from oasis_sim.engine.spec import ScenarioSpec
 from oasis_sim.plan.crossover import CONCURRENCIES, on_same_gpus, specs
+from oasis_sim.plan.fleet import Fleet
 from oasis_sim.plan.inputs import Inputs
-from oasis_sim.plan.outcome import Outcome
+from oasis_sim.plan.outcome import Outcome, simulated
 from oasis_sim.plan.plan_view import Plan
-from oasis_sim.plan.planner import Fleet
-from oasis_sim.plan.probe import Prober, mean_sizes
+from oasis_sim.plan.probe import mean_sizes, share_of
 from oasis_sim.report.operating import operating_point
 from oasis_sim.report.step_window import step_window
 from oasis_sim.report.timeline import write_timeline
@@ -26,6 +26,8 @@ Run = Callable[[Sequence[ScenarioSpec]], list[Outcome]]
 @dataclass(frozen=True)
 class Evidence:
     """Hold what was simulated on the recommended card, closed loops of mean sizes throughout.
+
+    All but the windows is of one node that prefills and decodes.
 
     `curves`: each scheme by requests at once. `ratios`: one scheme by fetch ratio, at
     `ratio_concurrency` requests at once. `windows`: some layers of a step, by scheme.
@@ -127,9 +129,10 @@ def _windows(ranked: Sequence[Fleet], inputs: Inputs) -> dict[str, Mapping[str, 
     offloading = [fleet for fleet in card if fleet.spec.scheme.offload]
     found: dict[str, Mapping[str, Any]] = {}
     for fleet in {each.spec.scheme.name: each for each in (*card[:1], *offloading[:1])}.values():
-        targets = tuple(reading.target for reading in fleet.meets.readings)
-        result = simulate(Prober(fleet.spec, targets, inputs).share(fleet.replicas))
-        window = step_window(json.loads(write_timeline(result)))
+        spec = share_of(fleet.spec, fleet.replicas)
+        result = simulated(spec, inputs.scenario(spec), inputs)
+        run = result.first_node() if isinstance(result, ClusterResult) else result
+        window = step_window(json.loads(write_timeline(run)))
         if window is not None:
             found[fleet.spec.scheme.name] = window
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oasis_sim.plan.planner import Fleet
+from oasis_sim.plan.fleet import Fleet
 from oasis_sim.report.numbers import NOTHING, count, gibibytes, number, percent
 
 SECONDS_PER_HOUR = 3600
@@ -53,9 +53,25 @@ def memory_words(fleet: Fleet) -> str:
         f"({gibibytes(hbm['capacity_bytes'])} in all), host memory {gibibytes(host['peak_bytes'])} "
         f"of {gibibytes(host['capacity_bytes'])}"
     )
-    if host["peak_bytes"] and fleet.gpus > 1:
+    if host["peak_bytes"] and fleet.spec.disaggregation is not None:
+        found += f" ({gibibytes(host['peak_bytes_all_nodes'])} on all decode nodes together)"
+    elif host["peak_bytes"] and fleet.gpus > 1:
         found += f" ({gibibytes(host['peak_bytes'] * fleet.gpus)} for {count(fleet.gpus)} GPUs)"
     return found
+
+
+def _between(fleet: Fleet) -> list[str]:
+    """Return what prefill nodes keep for decode nodes, and what the network carries."""
+    if fleet.spec.disaggregation is None:
+        return []
+    remote = fleet.meets.summary["tiers"]["remote"]
+    network = next(load for load in loads_of(fleet) if load.title == LINKS["network"])
+    return [
+        f"prefill nodes keep at most {gibibytes(remote['node_peak_bytes'])} of KV each for decode "
+        f"nodes, of {gibibytes(remote['node_capacity_bytes'])} of host memory",
+        f"network, all nodes together, mean: {number(network.gb_per_s)} GB/s; decode nodes could "
+        f"receive {number(network.limit_gb_per_s)}",
+    ]
 
 
 def energy_kwh_per_million_tokens(fleet: Fleet) -> float | None:
@@ -71,9 +87,12 @@ def energy_kwh_per_million_tokens(fleet: Fleet) -> float | None:
 
 def needs(fleet: Fleet) -> list[str]:
     """Return sentences: memory, links and energy of a fleet."""
-    found = [f"needs per GPU at peak: {memory_words(fleet)}"]
-    used = [load.words() for load in loads_of(fleet) if load.gb_per_s > 0]
-    found.append(f"link load per GPU, mean: {', '.join(used) if used else 'none'}")
+    per_gpu = "per GPU" if fleet.spec.disaggregation is None else "per decode GPU"
+    found = [f"needs {per_gpu} at peak: {memory_words(fleet)}"]
+    links = [load for load in loads_of(fleet) if load.title != LINKS["network"]]
+    used = [load.words() for load in links if load.gb_per_s > 0]
+    found.append(f"link load {per_gpu}, mean: {', '.join(used) if used else 'none'}")
+    found += _between(fleet)
     energy = energy_kwh_per_million_tokens(fleet)
     if energy is not None and fleet.gpu_power_w is not None:
         found.append(

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oasis_sim.cluster import load_cluster, simulate_cluster
+from oasis_sim.cluster import ClusterResult, load_cluster, simulate_cluster
 from oasis_sim.engine import simulate
+from oasis_sim.engine.result import RunResult
+from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.spec import ScenarioSpec
 from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.metrics import (
@@ -27,6 +29,35 @@ class Outcome:
     refusal: str | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """Hold a run that obeys its laws, its summary, and what passed between nodes, if several."""
+
+    run: RunResult
+    summary: Mapping[str, Any]
+    nodes: ClusterResult | None = None
+
+
+def simulated(spec: ScenarioSpec, scenario: Scenario, inputs: Inputs) -> RunResult | ClusterResult:
+    """Simulate a scenario on the node or the nodes that its names say.
+
+    Raises RunFailed for what does not fit, UsageError for parts that do not go together.
+    """
+    if spec.disaggregation is None:
+        return simulate(scenario)
+    cluster = load_cluster(spec.disaggregation, scenario, inputs.network(spec))
+    return simulate_cluster(scenario, cluster)
+
+
+def checked(result: RunResult | ClusterResult) -> Checked:
+    """Return a result with its summary; raise RunFailed when it breaks a law."""
+    if isinstance(result, ClusterResult):
+        check_cluster(result)
+        return Checked(result.run, summarise_cluster(result), result)
+    check_conservation(result)
+    return Checked(result, summarise(result))
+
+
 def make_simulator() -> Callable[[ScenarioSpec], Outcome]:
     """Return a function that simulates scenarios and keeps their inputs loaded."""
     inputs = Inputs()
@@ -34,17 +65,9 @@ def make_simulator() -> Callable[[ScenarioSpec], Outcome]:
     def run(spec: ScenarioSpec) -> Outcome:
         scenario = inputs.scenario(spec)
         try:
-            if spec.disaggregation is None:
-                result = simulate(scenario)
-            else:
-                cluster = load_cluster(spec.disaggregation, scenario, inputs.network(spec))
-                on_nodes = simulate_cluster(scenario, cluster)
+            result = simulated(spec, scenario, inputs)
         except (RunFailed, UsageError) as error:
             return Outcome(refusal=str(error))
-        if spec.disaggregation is None:
-            check_conservation(result)
-            return Outcome(summarise(result))
-        check_cluster(on_nodes)
-        return Outcome(summarise_cluster(on_nodes))
+        return Outcome(checked(result).summary)
 
     return run

@@ -7,11 +7,13 @@ from typing import Any
 
 from oasis_sim import __version__
 from oasis_sim.metrics.distribution import significant
+from oasis_sim.plan.binding import bindings
 from oasis_sim.plan.evidence import Evidence
+from oasis_sim.plan.fleet import Fleet, shortfall
 from oasis_sim.plan.needs import LINKS, energy_kwh_per_million_tokens
-from oasis_sim.plan.plan_view import Plan, binding, notes, run_command, sentences
-from oasis_sim.plan.planner import Fleet, shortfall
+from oasis_sim.plan.plan_view import Plan, notes, sentences
 from oasis_sim.plan.probe import Probe
+from oasis_sim.plan.repeat import run_command
 from oasis_sim.plan.sensitivity import TITLES, Finding, Reach
 from oasis_sim.plan.slo import Reading
 from oasis_sim.units import PS_PER_MS
@@ -80,10 +82,10 @@ def _fleet_json(plan: Plan, fleet: Fleet) -> dict[str, Any]:
         "gpus": fleet.gpus,
         "replicas": fleet.replicas,
         "tp": fleet.spec.tp,
-        "fails_with_replicas": fleet.bracket.fails or None,
+        **_sizes_json(fleet),
         "larger_fails": fleet.larger_fails,
-        "why_fewer_fail": None if fleet.fails is None else shortfall(fleet.fails),
-        "binding": binding(fleet.fails or probe),
+        "why_fewer_fail": why_fewer_fail(fleet),
+        "binding": bindings(fleet),
         "targets": [_reading_json(each) for each in probe.readings],
         "requests_per_replica": int(probe.summary["scenario"]["requests"]),
         "simulations": fleet.simulations,
@@ -98,6 +100,26 @@ def _fleet_json(plan: Plan, fleet: Fleet) -> dict[str, Any]:
         "command": run_command(fleet),
         "replica": dict(probe.summary),
     }
+
+
+def _sizes_json(fleet: Fleet) -> dict[str, Any]:
+    """Return which smaller fleets fail; the nodes of a fleet whose prefill has its own."""
+    nodes = fleet.spec.disaggregation
+    if nodes is None:
+        return {"fails_with_replicas": fleet.replicas - 1 if fleet.fewer else None}
+    return {
+        "fails_with_replicas": None,
+        "prefill_nodes": nodes.prefill,
+        "decode_nodes": nodes.decode,
+        "fails_with_nodes": [each.size for each in fleet.fewer],
+    }
+
+
+def why_fewer_fail(fleet: Fleet) -> str | None:
+    """Return what one replica fewer misses, or one node fewer of each kind; None: not asked."""
+    if fleet.spec.disaggregation is None:
+        return shortfall(fleet.fewer[0].probe) if fleet.fewer else None
+    return "; ".join(each.sentence() for each in fleet.fewer) or None
 
 
 def _capacities_json(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,6 +150,7 @@ def _finding_json(finding: Finding, before: Probe) -> dict[str, Any]:
         "change": finding.question.kind,
         "title": TITLES[finding.question.kind],
         "gpus": finding.gpus,
+        "nodes": finding.nodes or None,
         "same_fleet_meets": None if same is None else same.met,
         "same_fleet_targets": []
         if same is None

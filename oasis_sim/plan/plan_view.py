@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from oasis_sim.engine.spec import POISSON
 from oasis_sim.metrics.distribution import SAMPLES_FOR_P99
+from oasis_sim.plan.binding import binding
 from oasis_sim.plan.crossover import Crossover, throughputs
+from oasis_sim.plan.fleet import Answer, Fewer, Fleet, Job
 from oasis_sim.plan.needs import needs
-from oasis_sim.plan.planner import Answer, Fleet, bracket_words, shortfall
 from oasis_sim.plan.prices import Prices
-from oasis_sim.plan.probe import Probe, share_of
 from oasis_sim.plan.ranking import in_order, is_by_cost, tie_sentence, tied
+from oasis_sim.plan.repeat import run_command
 from oasis_sim.plan.sensitivity import Finding, Reach
 from oasis_sim.plan.slo import Reading
 from oasis_sim.report.chart import Bar, draw
 from oasis_sim.report.numbers import NOTHING, count, gibibytes, milliseconds, number, percent
 from oasis_sim.report.page.plain_plot import plot
-from oasis_sim.report.why import limits_of
 
 HEADER = (
     "hardware",
@@ -35,6 +34,8 @@ HEADER = (
     "host/GPU",
     "cost/M tokens",
 )
+NODES_HEADER = {"replicas x tp": "P:D x tp", "bracket": "P:D tried", "batch": "batch of a node"}
+"""Titles where prefill and decode have nodes of their own."""
 ALTERNATIVES = 3
 
 
@@ -75,7 +76,8 @@ class Plan:
 
 def rows(plan: Plan) -> list[list[str]]:
     """Return the table: one row per card and scheme that can meet the targets."""
-    found = [list(HEADER)]
+    nodes = any(fleet.spec.disaggregation for fleet in plan.ranked())
+    found = [[NODES_HEADER.get(name, name) if nodes else name for name in HEADER]]
     for fleet in plan.ranked():
         probe, cost = fleet.meets, plan.cost(fleet)
         tiers = probe.summary["tiers"]
@@ -85,8 +87,8 @@ def rows(plan: Plan) -> list[list[str]]:
                 fleet.spec.profile,
                 fleet.spec.scheme.name,
                 count(fleet.gpus),
-                f"{fleet.replicas} x {fleet.spec.tp}",
-                bracket_words(fleet.bracket),
+                f"{fleet.size} x {fleet.spec.tp}",
+                fleet.bracket_words(),
                 reading(probe.tightest),
                 percent(probe.tightest.head_room),
                 number(batch),
@@ -123,7 +125,8 @@ def sentences(plan: Plan) -> list[str]:
         found.append(f"how much more: {plan.reach.sentence()}")
     for each in plan.crossovers:
         spec = ranked[0].spec
-        where = f"{spec.profile}, tp {spec.tp}, requests at once in a closed loop"
+        node = "one node that does both, " if spec.disaggregation else ""
+        where = f"{node}{spec.profile}, tp {spec.tp}, requests at once in a closed loop"
         found.append(f"{where}, context {count(each.context_tokens)}: {each.sentence()}")
         found += [f"{where}: {each.border_sentence()}"] if each.borders else []
     return found + notes(plan)
@@ -162,43 +165,32 @@ def recommendation(plan: Plan, fleet: Fleet) -> list[str]:
     costs = plan.costs(ranked)
     rule = "cheapest" if is_by_cost(costs) else "fewest GPUs"
     rule += ", tie" if tied(ranked, costs) else ""
-    replicas = "1 replica" if fleet.replicas == 1 else f"{fleet.replicas} replicas"
     found = [
-        f"recommended ({rule}): {name_of(fleet)}, {replicas} of tp {fleet.spec.tp}; "
+        f"recommended ({rule}): {name_of(fleet)}, {fleet.layout}; "
         + ", ".join(reading(each) for each in fleet.meets.readings)
     ]
-    if fleet.fails is not None:
-        found.append(
-            f"one replica fewer misses: {shortfall(fleet.fails)}; "
-            f"what binds there: {binding(fleet.fails)}"
-        )
-    else:
-        found.append(f"what binds it: {binding(fleet.meets)}")
-    found += [
-        f"searched: {'; '.join(answer.tried)} (replicas)"
-        for answer in plan.answers
-        if answer.fleet is fleet
-    ]
+    found += [_why_not(each) for each in fleet.fewer]
+    found += [] if fleet.fewer else [f"what binds it: {binding(fleet.meets)}"]
+    found += [searched(answer, fleet) for answer in plan.answers if answer.fleet is fleet]
     found += needs(fleet)
-    found.append(f"one replica in full: {run_command(fleet)}")
+    whole = "one replica in full" if fleet.spec.disaggregation is None else "all nodes in full"
+    found.append(f"{whole}: {run_command(fleet)}")
     return found
 
 
-def binding(probe: Probe) -> str:
-    """Return what holds a replica back: its batch where requests wait, else its steps."""
-    limits = limits_of(probe.summary)
-    waits = not probe.keeps_up or probe.tightest.target.metric == "ttft"
-    if waits and limits["batch"] in ("hbm", "host") and _is_full(probe):
-        return str(limits["batch_why"])
-    return str(limits["time_why"])
+def _why_not(fewer: Fewer) -> str:
+    """Return what one replica or node fewer misses, and what binds there."""
+    if fewer.probe.failure:
+        return fewer.sentence()
+    return f"{fewer.sentence()}; what binds there: {binding(fewer.probe)}"
 
 
-def _is_full(probe: Probe) -> bool:
-    """Tell whether a memory tier was filled to nine tenths."""
-    tiers = probe.summary["tiers"]
-    hbm, host = tiers["hbm"], tiers["host"]
-    filled = hbm["peak_kv_bytes"] >= 0.9 * hbm["kv_pool_bytes"]
-    return bool(filled or host["peak_bytes"] >= 0.9 * host["capacity_bytes"] > 0)
+def searched(answer: Answer, fleet: Fleet) -> str:
+    """Say which sizes failed and which one was enough, by GPUs of a replica or node."""
+    found, bounds = "; ".join(answer.tried), answer.job.bounds
+    if bounds is None:
+        return f"searched: {found} (replicas)"
+    return f"searched {bounds.words()}: {found} (P:D; {fleet.simulations} simulations)"
 
 
 def notes(plan: Plan) -> list[str]:
@@ -224,10 +216,7 @@ def notes(plan: Plan) -> list[str]:
     sheets = {fleet.spec.profile for fleet in fleets if fleet.profile_origin == "datasheet"}
     if sheets:
         found.append(f"datasheet limits, engine not measured there: {', '.join(sorted(sheets))}")
-    shared = "random arrivals are dealt out at random"
-    if fleets and fleets[0].spec.load.kind != POISSON:
-        shared = "requests are dealt out in turn; the first replica was simulated"
-    found.append(f"replicas are alike and independent; {shared}")
+    found.append(_how_dealt_out(plan.answers[0].job))
     lacking = {a.job.spec.profile for a in plan.answers} - set(plan.prices.gpu_hour)
     if plan.prices.currency and lacking:
         found.append(f"no price for {', '.join(sorted(lacking))}: ranked by GPUs")
@@ -236,8 +225,20 @@ def notes(plan: Plan) -> list[str]:
     return found
 
 
+def _how_dealt_out(job: Job) -> str:
+    if job.bounds is not None:
+        return (
+            "all nodes were simulated together under the whole load: prefill by the least work in "
+            "the queue, decode by the fewest tokens given so far"
+        )
+    shared = "random arrivals are dealt out at random"
+    if job.spec.load.kind != POISSON:
+        shared = "requests are dealt out in turn; the first replica was simulated"
+    return f"replicas are alike and independent; {shared}"
+
+
 def few_samples(fleets: Sequence[Fleet]) -> str | None:
-    """Say which p99 rest on too few requests of a replica to build on, None where none does."""
+    """Say which p99 rest on too few requests to build on, None where none does."""
     few = {
         (
             reading.target.name,
@@ -251,37 +252,9 @@ def few_samples(fleets: Sequence[Fleet]) -> str | None:
     if not short:
         return None
     samples, name = short[0]
+    unit = fleets[0].unit
+    of = "a replica" if unit == "replica" else "the whole load"
     return (
-        f"{name} rests on as few as {samples:,} samples of a replica ({SAMPLES_FOR_P99} are "
-        "needed): a fleet may be off by a replica; ask for p95, or give more requests"
+        f"{name} rests on as few as {samples:,} samples of {of} ({SAMPLES_FOR_P99} are "
+        f"needed): a fleet may be off by a {unit}; ask for p95, or give more requests"
     )
-
-
-def run_command(fleet: Fleet) -> str:
-    """Return the command that simulates one replica."""
-    spec = share_of(fleet.spec, fleet.replicas)
-    load = spec.load
-    words = ["oasis-sim", "run", "--profile", spec.profile, "--model", spec.model, *fleet.words]
-    words += ["--engine", spec.engine]
-    if load.file is not None:
-        words += ["--workload", load.file, "--workload-format", str(load.format)]
-        words += ["--every", str(load.every)]
-    else:
-        words += ["--rate", repr(load.rate_per_s)]
-        words += ["--context", str(load.context_tokens)]
-        words += ["--output-tokens", str(load.output_tokens)]
-    words += ["--tp", str(spec.tp), "--seed", str(spec.seed)]
-    optional = {
-        "--requests": load.requests,
-        "--concurrency": spec.concurrency,
-        "--host-memory": _size(spec.host_bytes),
-        "--hbm-memory": _size(spec.hbm_bytes),
-        "--pcie": spec.host_link,
-    }
-    for option, value in optional.items():
-        words += [] if value is None else [option, str(value)]
-    return shlex.join(words)
-
-
-def _size(size_bytes: int | None) -> str | None:
-    return None if size_bytes is None else f"{size_bytes} B"

@@ -9,27 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from oasis_sim.engine import simulate
+from oasis_sim.cluster import ClusterResult, load_cluster, prefill_alone
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.result import RunResult
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.spec import CLOSED_LOOP, ScenarioSpec
-from oasis_sim.metrics import check_conservation, summarise
+from oasis_sim.errors import RunFailed
 from oasis_sim.plan.inputs import Inputs
-from oasis_sim.plan.slo import Reading, Target, read
+from oasis_sim.plan.outcome import checked, simulated
+from oasis_sim.plan.slo import Reading, Target, read, read_requests
 from oasis_sim.units import PS_PER_S
 from oasis_sim.workload import Workload
 
+DECODE_PACE = ("tpot", "itl")
 MOST_WAITING = 0.05
 """A replica keeps up when at most this share of its requests waits at the last arrival."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Hold what one simulation of one replica said.
+    """Hold what one simulation of one replica said, or of all nodes where prefill has its own.
 
     `prefill_share` is the time that the prefill of what arrives takes, as a share of the time in
-    which it arrives (0 where nothing is asked of a rate).
+    which it arrives (0 where nothing is asked of a rate). `room_share` is the part of
+    `waiting_share` that waits for room on a decode node. `failure` says why faults let a run come
+    to no end; there is no summary then.
     """
 
     readings: tuple[Reading, ...]
@@ -37,6 +41,8 @@ class Probe:
     refused: int
     prefill_share: float
     summary: Mapping[str, Any]
+    room_share: float = 0.0
+    failure: str = ""
 
     @property
     def keeps_up(self) -> bool:
@@ -46,7 +52,16 @@ class Probe:
     @property
     def met(self) -> bool:
         """Tell whether every target is met by a replica that keeps up."""
-        return self.keeps_up and all(reading.met for reading in self.readings)
+        return self.keeps_up and not self.failure and all(each.met for each in self.readings)
+
+    @property
+    def lacks_decode_nodes(self) -> bool:
+        """Tell whether the pace of decode, or room for it, is missed: prefill nodes do not help.
+
+        More of them bring the same tokens sooner.
+        """
+        slow = any(not each.met and each.target.metric in DECODE_PACE for each in self.readings)
+        return slow or self.room_share > MOST_WAITING
 
     @property
     def tightest(self) -> Reading:
@@ -69,7 +84,7 @@ def _room(reading: Reading) -> float:
 
 
 class Prober:
-    """Simulate one replica of a fleet of some size; each size once.
+    """Simulate one replica of a fleet of some size, or prefill and decode nodes; each size once.
 
     `change` alters what is simulated in a way that its names cannot say.
     """
@@ -85,28 +100,32 @@ class Prober:
         self.targets = targets
         self._inputs = inputs
         self._change = change
-        self._known: dict[int, Probe] = {}
+        self._known: dict[ScenarioSpec, Probe] = {}
+        self._alone: dict[int, Probe] = {}
 
     @property
     def simulations(self) -> int:
-        """Return how many sizes were simulated."""
-        return len(self._known)
+        """Return how many sizes were simulated, those of prefill alone included."""
+        return len(self._known) + len(self._alone)
 
     def at(self, replicas: int) -> Probe:
-        """Return the probe of one replica out of some."""
-        if replicas not in self._known:
-            scenario = self.share(replicas)
-            share = self.busy_replicas / replicas
-            self._known[replicas] = self._simulate(scenario, prefill_share=share)
-        return self._known[replicas]
+        """Return the probe of one replica out of some; on several nodes there is one replica."""
+        nodes, spec = self.spec.disaggregation, share_of(self.spec, replicas)
+        if spec not in self._known:
+            share = 0.0 if nodes else self.busy_replicas / replicas
+            self._known[spec] = self._simulate(spec, prefill_share=share)
+        return self._known[spec]
+
+    def on_nodes(self, prefill: int, decode: int) -> Probe:
+        """Return the probe of so many prefill and decode nodes under the whole load."""
+        spec = with_nodes(self.spec, prefill, decode)
+        if spec not in self._known:
+            self._known[spec] = self._simulate_nodes(spec)
+        return self._known[spec]
 
     def is_enough(self, replicas: int) -> bool:
         """Tell whether that many replicas meet every target."""
         return self.at(replicas).met
-
-    def share(self, replicas: int) -> Scenario:
-        """Return what one replica sees: a thinned Poisson process, or every n-th request."""
-        return self._inputs.scenario(share_of(self.spec, replicas))
 
     @cached_property
     def busy_replicas(self) -> float:
@@ -123,18 +142,67 @@ class Prober:
         """Return the probe of a request that has a replica to itself: the least load there is."""
         load = replace(self.spec.load, kind=CLOSED_LOOP, requests=2, rate_per_s=None)
         spec = replace(self.spec, load=load, concurrency=1)
-        return self._simulate(self._inputs.scenario(spec), queue_counts=False)
+        if spec.disaggregation is not None:
+            unharmed = replace(spec.disaggregation, faults=())
+            spec = with_nodes(replace(spec, disaggregation=unharmed), 1, 1)
+        return self._simulate(spec, queue_counts=False)
+
+    def prefill_alone(self, prefill: int) -> Probe:
+        """Return what is asked of prefill, on so many nodes without decode.
+
+        No number of decode nodes betters it. Only for requests that arrive at times of their own,
+        and without faults.
+        """
+        if prefill not in self._alone:
+            spec = with_nodes(self.spec, prefill, 1)
+            assert spec.disaggregation is not None
+            scenario = self._change(self._inputs.scenario(spec))
+            network = self._inputs.network(spec)
+            requests = prefill_alone(scenario, load_cluster(spec.disaggregation, scenario, network))
+            first = [each for each in self.targets if each.metric == "ttft"]
+            readings = tuple(read_requests(requests, each) for each in first)
+            done = requests.first_token_ps >= 0
+            busy_ps = int((requests.first_token_ps - requests.admitted_ps)[done].sum())
+            share = self._share_of_nodes(busy_ps, int(done.sum()), prefill, scenario)
+            self._alone[prefill] = Probe(readings, 0.0, 0, share, {})
+        return self._alone[prefill]
+
+    def _share_of_nodes(self, busy_ps: int, prompts: int, nodes: int, scenario: Scenario) -> float:
+        """Return the share of their time that nodes need for the prompts that arrive."""
+        rate = requests_per_s(self.spec, scenario.workload)
+        return busy_ps / PS_PER_S / max(prompts, 1) * rate / nodes
+
+    def _simulate_nodes(self, spec: ScenarioSpec) -> Probe:
+        """Simulate nodes; so few that a fault leaves none of a kind are not enough."""
+        try:
+            return self._simulate(spec)
+        except RunFailed as error:
+            if spec.disaggregation is None or not spec.disaggregation.faults:
+                raise
+            return Probe((), 0.0, 0, 0.0, {}, failure=str(error))
 
     def _simulate(
-        self, scenario: Scenario, *, prefill_share: float = 0.0, queue_counts: bool = True
+        self, spec: ScenarioSpec, *, prefill_share: float = 0.0, queue_counts: bool = True
     ) -> Probe:
-        result = simulate(replace(self._change(scenario), schedule_steps=0))
-        check_conservation(result)
-        summary = summarise(result)
-        waiting = waiting_share(result) if queue_counts else 0.0
-        refused = int(summary["requests"]["rejected"])
-        readings = read(result, self.targets)
-        return Probe(readings, waiting, refused, prefill_share, summary)
+        scenario = replace(self._change(self._inputs.scenario(spec)), schedule_steps=0)
+        found = checked(simulated(spec, scenario, self._inputs))
+        waiting = waiting_share(found.run) if queue_counts else 0.0
+        refused = int(found.summary["requests"]["rejected"])
+        room, nodes = 0.0, found.nodes
+        if nodes is not None and queue_counts:
+            room = room_share(nodes)
+            prompts = len(found.run.requests) - refused
+            busy_ps, prefill = nodes.prefill_busy_ps, nodes.cluster.prefill
+            prefill_share = self._share_of_nodes(busy_ps, prompts, prefill, scenario)
+        readings = read(found.run, self.targets)
+        return Probe(readings, waiting + room, refused, prefill_share, found.summary, room)
+
+
+def with_nodes(spec: ScenarioSpec, prefill: int, decode: int) -> ScenarioSpec:
+    """Return a disaggregated scenario on other numbers of nodes."""
+    assert spec.disaggregation is not None
+    nodes = replace(spec.disaggregation, prefill=prefill, decode=decode)
+    return replace(spec, disaggregation=nodes)
 
 
 def share_of(spec: ScenarioSpec, replicas: int) -> ScenarioSpec:
@@ -155,6 +223,17 @@ def waiting_share(result: RunResult) -> float:
     last = int(requests.arrival_ps.max())
     early = requests.arrival_ps < last
     waits = early & ((requests.admitted_ps < 0) | (requests.admitted_ps > last))
+    return int(np.count_nonzero(waits)) / len(requests)
+
+
+def room_share(result: ClusterResult) -> float:
+    """Return the share of requests that wait for room on a decode node at the last arrival."""
+    requests, moves = result.run.requests, result.hand_overs
+    last = int(requests.arrival_ps.max())
+    prefilled = (requests.arrival_ps < last) & (moves.prefill_end_ps >= 0)
+    # What prefill gives all its tokens is never sent, and has ended.
+    left = np.where(moves.sent_ps < 0, requests.finish_ps, moves.sent_ps)
+    waits = prefilled & (moves.prefill_end_ps <= last) & (left > last)
     return int(np.count_nonzero(waits)) / len(requests)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oasis_sim.plan.planner import Fleet
+from oasis_sim.plan.fleet import Fleet
 from oasis_sim.report.numbers import counted
 
 Costs = Sequence[float | None]

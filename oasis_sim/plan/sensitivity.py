@@ -17,15 +17,16 @@ from oasis_sim.plan.changes import (
     with_slow_link,
     with_worse_prediction,
 )
+from oasis_sim.plan.fleet import Bounds, Fleet, gpus_of, nodes_of, shortfall
 from oasis_sim.plan.inputs import Inputs
-from oasis_sim.plan.planner import Fleet, shortfall
-from oasis_sim.plan.probe import Probe, Prober
-from oasis_sim.plan.search import Bracket, smallest
+from oasis_sim.plan.nodes import cheapest
+from oasis_sim.plan.probe import Probe, Prober, with_nodes
+from oasis_sim.plan.search import smallest
 from oasis_sim.plan.slo import Target
 from oasis_sim.report.numbers import milliseconds, number, percent
 
 MOST_TIMES = 8
-"""A change that needs more than this many times the replicas is only said to need more."""
+"""A change that needs more than this many times the fleet is only said to need more."""
 REACH_STEP = Fraction(1, 50)
 MOST_REACH_STEPS = 500
 """How far the load is raised to find where the fleet fails: in steps of 2 %, up to eleven times."""
@@ -55,44 +56,43 @@ CHANGES: dict[str, Callable[[Scenario], Scenario]] = {
 
 @dataclass(frozen=True)
 class Question:
-    """Ask for the replicas that a fleet needs when one thing is different."""
+    """Ask for the replicas, or nodes, that a fleet needs when one thing is different."""
 
     kind: str
     spec: ScenarioSpec
     targets: tuple[Target, ...]
     replicas: int
 
+    @property
+    def gpus(self) -> int:
+        """Return the GPUs of the fleet as it is."""
+        return gpus_of(self.spec, self.replicas)
+
 
 @dataclass(frozen=True)
 class Finding:
     """Hold the answer to a question.
 
-    `same` is the fleet as it was under the change, `enough` the smallest that meets the targets;
-    `refusal` says why nothing fits.
+    `gpus` are what the change calls for (None: none were found), as `nodes` P:D where prefill has
+    its own; `same` is the fleet as it was under the change; `refusal` says why nothing fits.
     """
 
     question: Question
-    bracket: Bracket | None
+    gpus: int | None = None
     same: Probe | None = None
-    enough: Probe | None = None
+    nodes: str = ""
     refusal: str = ""
-
-    @property
-    def gpus(self) -> int | None:
-        """Return the GPUs that the change calls for, None where none were found."""
-        found = None if self.bracket is None else self.bracket.enough
-        return None if found is None else found * self.question.spec.tp
 
     def sentence(self, before: Probe) -> str:
         """Say how many GPUs the change calls for, and what the fleet as it is would reach."""
-        title, tp = TITLES[self.question.kind], self.question.spec.tp
-        if self.bracket is None or self.same is None:
+        title, had = TITLES[self.question.kind], self.question.gpus
+        if self.same is None:
             return f"with {title}: nothing fits; {self.refusal}"
         if self.gpus is None:
-            return f"with {title}: more than {self.bracket.fails * tp} GPUs, if any number"
-        had = self.question.replicas * tp
+            return f"with {title}: more than {MOST_TIMES * had} GPUs, if any number"
         change = "as before" if self.gpus == had else f"{self.gpus - had:+d}"
         gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
+        gpus += f", {self.nodes}" if self.nodes else ""
         tightest = self.same.tightest
         as_is = f"{tightest.target.name} of the same fleet {milliseconds(tightest.value_ms)}"
         parts = [f"with {title}: {gpus} ({change})", as_is]
@@ -171,13 +171,28 @@ def finding_of(question: Question, inputs: Inputs) -> Finding:
         prober = prober_at(question, Fraction(3, 2), inputs)
     else:
         prober = Prober(question.spec, question.targets, inputs, CHANGES[question.kind])
-    most, had = MOST_TIMES * question.replicas, question.replicas
     try:
-        bracket = smallest(prober.is_enough, most, had)
+        enough = _enough(question, prober)
+        same = prober.at(question.replicas)
     except (RunFailed, UsageError) as error:
-        return Finding(question, None, refusal=str(error))
-    enough = None if bracket.enough is None else prober.at(bracket.enough)
-    return Finding(question, bracket, prober.at(had), enough)
+        return Finding(question, refusal=str(error))
+    if enough is None:
+        return Finding(question, same=same)
+    spec, replicas = enough
+    return Finding(question, gpus_of(spec, replicas), same, nodes_of(spec))
+
+
+def _enough(question: Question, prober: Prober) -> tuple[ScenarioSpec, int] | None:
+    """Return the scenario and replicas that meet the targets, up to some times the fleet."""
+    spec, had, nodes = question.spec, question.replicas, question.spec.disaggregation
+    if nodes is None:
+        replicas = smallest(prober.is_enough, MOST_TIMES * had, had).enough
+        return None if replicas is None else (spec, replicas)
+    # Every change asks for more, so no fewer nodes of either kind are looked at.
+    ends = [(each, MOST_TIMES * each) for each in (nodes.prefill, nodes.decode)]
+    most = MOST_TIMES * (nodes.prefill + nodes.decode)
+    pair = cheapest(prober, Bounds(*ends), most)
+    return None if isinstance(pair, str) else (with_nodes(spec, *pair), 1)
 
 
 def reach_of(question: Question, inputs: Inputs) -> Reach:

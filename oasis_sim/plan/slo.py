@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.engine.result import RunResult
+from oasis_sim.engine.result import RequestLog, RunResult
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.fileio import printable
 from oasis_sim.metrics.distribution import percentile
@@ -86,11 +86,27 @@ def _parse_target(text: str) -> Target:
 
 def read(result: RunResult, targets: Sequence[Target]) -> tuple[Reading, ...]:
     """Return how a run stands against each target."""
-    return tuple(Reading(target, _value_ms(result, target)) for target in targets)
+    return tuple(
+        Reading(target, _value_ms(target, result.itl_ps, result.itl_count))
+        if target.metric == "itl"
+        else read_requests(result.requests, target)
+        for target in targets
+    )
 
 
-def _value_ms(result: RunResult, target: Target) -> float | None:
-    values, counts = _samples(result, target.metric)
+def read_requests(requests: RequestLog, target: Target) -> Reading:
+    """Return how requests stand against a target of theirs: any but the inter-token latency."""
+    if target.metric == "tpot":
+        values = time_per_output_token_ps(requests)
+    else:
+        event = requests.first_token_ps if target.metric == "ttft" else requests.finish_ps
+        values = since_arrival_ps(requests, event)
+    values = values[values >= 0]
+    return Reading(target, _value_ms(target, values, np.ones_like(values)))
+
+
+def _value_ms(target: Target, values: npt.NDArray[Any], counts: npt.NDArray[Any]) -> float | None:
+    """Return the statistic of a target over values and how often each occurs."""
     kept = counts > 0
     values, counts = values[kept], counts[kept]
     total = int(counts.sum())
@@ -101,17 +117,3 @@ def _value_ms(result: RunResult, target: Target) -> float | None:
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(counts[order])
     return percentile(values[order], ends, int(target.statistic[1:])) / PS_PER_MS
-
-
-def _samples(result: RunResult, metric: str) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the values of a latency and how often each occurs."""
-    requests = result.requests
-    if metric == "itl":
-        return result.itl_ps, result.itl_count
-    if metric == "tpot":
-        values = time_per_output_token_ps(requests)
-    else:
-        event = requests.first_token_ps if metric == "ttft" else requests.finish_ps
-        values = since_arrival_ps(requests, event)
-    values = values[values >= 0]
-    return values, np.ones_like(values)

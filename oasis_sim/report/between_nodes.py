@@ -11,9 +11,13 @@ def cluster_text(summary: Summary) -> str:
     nodes = summary.get("disaggregation")
     if nodes is None:
         return ""
-    prefill = counted(nodes["prefill_nodes"], "prefill node")
-    decode = counted(nodes["decode_nodes"], "decode node")
-    return f"; {prefill} and {decode} on {nodes['network']}, {nodes['transfer']} transfer"
+    both = nodes_text(nodes["prefill_nodes"], nodes["decode_nodes"])
+    return f"; {both} on {nodes['network']}, {nodes['transfer']} transfer"
+
+
+def nodes_text(prefill: int, decode: int) -> str:
+    """Return numbers of nodes in words."""
+    return f"{counted(prefill, 'prefill node')} and {counted(decode, 'decode node')}"
 
 
 def between_nodes(summary: Summary) -> tuple[Row, ...]:

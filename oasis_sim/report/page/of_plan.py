@@ -20,7 +20,14 @@ from oasis_sim.report.page.document import (
     words,
 )
 from oasis_sim.report.page.machine_figures import link_figure, memory_figures, timeline_figure
-from oasis_sim.report.page.plan_fleets import GPUS, Document, fleets_section, name_of
+from oasis_sim.report.page.plan_fleets import (
+    GPUS,
+    Document,
+    fleets_section,
+    layout_of,
+    name_of,
+    nodes_of,
+)
 from oasis_sim.report.page.speed_figures import Operated, figures_over, pareto_figure
 from oasis_sim.report.page.tables import capacities, leaves, versions
 
@@ -71,7 +78,7 @@ def _answer(plan: Document) -> str:
     )
     return (
         f"Take {counted(best['gpus'], 'GPU')} {best['profile']} with {best['scheme']} "
-        f"({counted(best['replicas'], 'replica')} of tp {best['tp']}{_cost(best, currency)}): "
+        f"({layout_of(best)}{_cost(best, currency)}): "
         f"{targets}; {_compared(fleets, currency)}."
     )
 
@@ -110,8 +117,9 @@ def _speed(plan: Document, evidence: Document) -> Section:
         for curve in evidence["curves"]
         for at in [each for each in curve["points"] if each["refusal"] is not None][:1]
     ]
+    node = "replica" if nodes_of(best) is None else "node that prefills and decodes"
     paragraph = (
-        f"{best['profile']}, {counted(best['tp'], 'GPU')} per replica. All requests wait from the "
+        f"{best['profile']}, {counted(best['tp'], 'GPU')} per {node}. All requests wait from the "
         "start, so many at once, twice as many in all, each with "
         f"{count(evidence['context_tokens'])} prompt tokens and "
         f"{count(evidence['output_tokens'])} to generate (the means of the load)."
@@ -146,7 +154,8 @@ def _tpot_limit(fleet: Document) -> tuple[float, str] | None:
 
 def _link_and_step(fleets: Sequence[Document], evidence: Document) -> Section:
     figures, ratios = [], evidence["fetch_ratios"]
-    card = f"{fleets[0]['profile']}, {counted(fleets[0]['tp'], 'GPU')} per replica"
+    node = "replica" if nodes_of(fleets[0]) is None else "node that prefills and decodes"
+    card = f"{fleets[0]['profile']}, {counted(fleets[0]['tp'], 'GPU')} per {node}"
     if ratios is not None:
         points = {each["fetch_ratio"]: each for each in ratios["points"] if each["refusal"] is None}
         where = f"{ratios['scheme']} on {card}, {ratios['concurrency']} requests at once"
@@ -200,7 +209,8 @@ def _inputs(plan: Document) -> Section:
     tables = [leaves("inputs", "Options as given, and their defaults", plan["inputs"])]
     if plan["fleets"]:
         scenario = plan["fleets"][0]["replica"]["scenario"]
-        tables.append(leaves("scenario", "One replica of the recommended fleet", scenario))
+        which = "One replica" if nodes_of(plan["fleets"][0]) is None else "All nodes"
+        tables.append(leaves("scenario", f"{which} of the recommended fleet", scenario))
     tables.append(leaves("fingerprints", "SHA-256 of the inputs' content", plan["fingerprints"]))
     return Section(
         "Inputs and how to repeat this",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from oasis_sim.report.between_nodes import nodes_text
 from oasis_sim.report.numbers import counted, percent
 from oasis_sim.report.page.document import (
     Axis,
@@ -67,9 +68,7 @@ def _fleet_table(plan: Document) -> Table:
             (
                 words(name_of(each)),
                 whole(each["gpus"]),
-                whole(each["replicas"]),
-                whole(each["tp"]),
-                whole(each["fails_with_replicas"]),
+                *_size_cells(each),
                 amount(each["output_tokens_per_s"] / each["gpus"]),
                 amount(replica["steps"]["running_batch"]["mean"]),
                 amount(each["pcie_h2d_utilisation"], percent),
@@ -81,13 +80,40 @@ def _fleet_table(plan: Document) -> Table:
         )
     currency = plan["currency"]
     header = (
-        *("hardware, scheme", "GPUs", "replicas", "GPUs per replica", "replicas that fail"),
+        *("hardware, scheme", "GPUs", *_size_header(plan["fleets"])),
         *("output tokens/s per GPU", "running batch", "PCIe to GPU (share used)"),
         *("HBM at peak (GiB per GPU)", "host memory at peak (GiB per GPU)"),
         "energy of the GPUs, at most (kWh per million output tokens)",
         *((f"cost per million output tokens ({currency})",) if currency else ()),
     )
     return Table("fleets", "Fleets, best first", header, tuple(rows))
+
+
+def nodes_of(fleet: Document) -> tuple[int, int] | None:
+    """Return the prefill and decode nodes of a fleet, None where a replica does both."""
+    nodes = fleet["replica"].get("disaggregation")
+    return None if nodes is None else (nodes["prefill_nodes"], nodes["decode_nodes"])
+
+
+def layout_of(fleet: Document) -> str:
+    """Return the replicas or nodes of a fleet in words."""
+    nodes = nodes_of(fleet)
+    if nodes is None:
+        return f"{counted(fleet['replicas'], 'replica')} of tp {fleet['tp']}"
+    return f"{nodes_text(*nodes)} of tp {fleet['tp']}"
+
+
+def _size_header(fleets: Sequence[Document]) -> tuple[str, ...]:
+    if nodes_of(fleets[0]) is None:
+        return "replicas", "GPUs per replica", "replicas that fail"
+    return "prefill nodes", "decode nodes", "GPUs per node", "prefill:decode nodes that fail"
+
+
+def _size_cells(fleet: Document) -> tuple[Cell, ...]:
+    nodes, tp = nodes_of(fleet), whole(fleet["tp"])
+    if nodes is None:
+        return whole(fleet["replicas"]), tp, whole(fleet["fails_with_replicas"])
+    return *map(whole, nodes), tp, words(", ".join(fleet["fails_with_nodes"]) or None)
 
 
 def _cost_cells(plan: Document, fleet: Document) -> tuple[Cell, ...]:
@@ -116,5 +142,6 @@ def _binding(fleets: Sequence[Document]) -> Table:
         (words(name_of(each)), words(each["binding"]), words(each["why_fewer_fail"]))
         for each in fleets
     )
-    header = ("hardware, scheme", "what binds", "what one replica fewer misses")
+    unit = "replica" if nodes_of(fleets[0]) is None else "node"
+    header = ("hardware, scheme", "what binds", f"what one {unit} fewer misses")
     return Table("binding", "What binds", header, rows)
