@@ -33,15 +33,17 @@ from oasis_sim.model import ModelShape
 from oasis_sim.scheme import Scheme
 from oasis_sim.units import PS_PER_MS
 
-GAPS = 4
-"""Between the stages of a layer: before QKV, prediction, attention, and output and FFN."""
+STAGES = 4
+"""Of a layer, with a gap before each: QKV, prediction, attention, output and FFN."""
+PAIR = ("qkv", "attention", "output_ffn", "lm_head")
+PAIR_GAPS = 3
 
 
 class Foreground:
     """Measure the stages of the compute stream through a notebook.
 
-    `linear`, `attention`, `dense_attention` and `scan` are the efficiencies. With `GAPS` launch
-    gaps per layer and the rest that `launch` states, they add up to the steps they are from.
+    `linear`, `attention`, `dense_attention` and `scan` are the efficiencies. With the gaps of each
+    layer and the rest that `launch` states, they add up to the steps they are from.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Foreground:
         self._book, self._layers, self._scheme = notebook, model.layers, scheme
         self._ideal = CostModel(profile, "roofline", model, scheme, 1)
         self._gap_ms = notebook.ms(GapProbe())
+        self._gaps = self._visible_gaps()
         split = {batch: self._split(batch) for batch in FOREGROUND_BATCHES}
         part = self._ideal.share
         self.linear = LinearEfficiency(
@@ -99,7 +102,7 @@ class Foreground:
         """Return the gaps, and what a step takes beyond its stages and gaps."""
         return Launch(
             gap_ps=round(self._gap_ms * PS_PER_MS),
-            kernels_per_layer=GAPS,
+            kernels_per_layer=self._gaps,
             step_ps=self._rest_ps([self._rest_ms(batch) for batch in REST_BATCHES]),
             request_ps=0,
             dense_step_ps=self._rest_ps([self._dense_rest_ms(batch) for batch in REST_BATCHES]),
@@ -109,12 +112,24 @@ class Foreground:
 
     # Stages ----------------------------------------------------------------------------------
 
+    def _visible_gaps(self) -> int:
+        """Return how many launch gaps a layer has between its stages, at most one before each.
+
+        What a step takes beyond its stages says so: kernels that are launched early start without.
+        """
+        beyond = []
+        for batch in REST_BATCHES:
+            probe = StepProbe((LINEAR, ATTENTION), batch)
+            stages = sum(self._book.ms(stage_of(probe, name)) for name in PAIR)
+            beyond.append(self._book.ms(probe) - stages)
+        gaps = statistics.mean(beyond) / (self._gap_ms * self._layers)
+        return min(STAGES, max(0, round(gaps * STAGES / PAIR_GAPS)))
+
     def _gaps_ms(self, stages: int) -> float:
-        return self._gap_ms * stages * self._layers
+        return self._gap_ms * stages * self._gaps / STAGES * self._layers
 
     def _split(self, batch: int) -> dict[str, float]:
-        names = ("qkv", "attention", "output_ffn", "lm_head")
-        return self.stages_ms(StepProbe((LINEAR, ATTENTION), batch), names, 3)
+        return self.stages_ms(StepProbe((LINEAR, ATTENTION), batch), PAIR, PAIR_GAPS)
 
     def _dense_point(self, batch: int, context: int) -> tuple[float, float]:
         size = float(batch * context * self._ideal.share.kv_bytes_layer)
@@ -145,13 +160,13 @@ class Foreground:
         size = self._scanned_bytes(batch, probe.context_tokens)
         stages = self.linear_ms(2 * batch) + self.attention_ms(batch)
         stages += self.read_ms(size) / self.scan.at(size)
-        return self._book.ms(probe) - stages - self._gaps_ms(GAPS)
+        return self._book.ms(probe) - stages - self._gaps_ms(STAGES)
 
     def _dense_rest_ms(self, batch: int) -> float:
         probe = StepProbe((LINEAR, ATTENTION), batch, dense=True)
         size = float(batch * probe.context_tokens * self._ideal.share.kv_bytes_layer)
         stages = self.linear_ms(batch) + self.read_ms(size) / self.dense_attention.at(size)
-        return self._book.ms(probe) - stages - self._gaps_ms(GAPS)
+        return self._book.ms(probe) - stages - self._gaps_ms(STAGES)
 
     def _rest_ps(self, rests_ms: Sequence[float]) -> int:
         return max(0, round(statistics.mean(rests_ms) * PS_PER_MS))

@@ -79,11 +79,11 @@ class FakeBench:
         front = [s for s in probe.stages if s in FRONT]
         back = [s for s in probe.stages if s in (SELECTION, TRANSFER)]
         launch = cost.costs.launch
-        total = sum(times[s] for s in front) + self._gaps(front) * launch.gap_ps / PS_PER_MS
+        total = sum(times[s] for s in front) + self._gaps(front) * self._gap_ps / PS_PER_MS
         if MIRROR in probe.stages:
             total += launch.step_ps / PS_PER_MS
         if probe.dense and {LINEAR, ATTENTION} <= set(front):
-            unused = self._model.layers * launch.gap_ps  # the simulator counts one for the scan
+            unused = self._model.layers * self._gap_ps  # the simulator counts one for the scan
             total += (launch.dense_step_ps + unused) / PS_PER_MS
         if not front:
             return sum(times[s] for s in back)
@@ -115,6 +115,12 @@ class FakeBench:
             SCAN: beside.prediction,
         }[probe.stages[0]]
         return _beside(total, busy * self._load, factor)
+
+    @property
+    def _gap_ps(self) -> float:
+        """The gap before a stage that no early launch hides."""
+        launch = self._costs.launch
+        return float(launch.gap_ps * launch.kernels_per_layer / 4)
 
     def _gaps(self, front: list[str]) -> int:
         """Count the gaps before stages of a layer: two groups of linear layers, attention, scan."""

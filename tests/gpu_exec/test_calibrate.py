@@ -144,11 +144,21 @@ def test_known_costs_come_back(profile: HardwareProfile) -> None:
     assert costs.prediction_slowdown is None
 
 
+def test_gaps_that_early_launches_hide(profile: HardwareProfile) -> None:
+    """Where stages follow each other without a gap, none is counted or taken off."""
+    truth = profile.engine("gpu_exec")
+    hidden = slower(profile, launch=replace(truth.launch, kernels_per_layer=0))
+    costs, _ = calibrate(hidden)
+    assert_close(hidden.engine("gpu_exec"), costs, 0.02)
+
+
 def test_clocks_that_slow_the_stages_change_no_step(profile: HardwareProfile) -> None:
     """Where stages take longer between clocks, the whole steps count and clocks give the split."""
-    model, truth = load_model("qwen3-8b"), profile.engine("gpu_exec")
-    notebook = Notebook(FakeBench(profile, model, drag=1.08))
-    found = Calibration(notebook, profile, model, Kept.of(truth)).costs("fake")
+    model, costs = load_model("qwen3-8b"), profile.engine("gpu_exec")
+    hidden = slower(profile, launch=replace(costs.launch, kernels_per_layer=0))
+    truth = hidden.engine("gpu_exec")
+    notebook = Notebook(FakeBench(hidden, model, drag=1.08))
+    found = Calibration(notebook, hidden, model, Kept.of(truth)).costs("fake")
     assert_close(truth, found, 0.02)
 
 
