@@ -171,7 +171,7 @@ def recommendation(plan: Plan, fleet: Fleet) -> list[str]:
     ]
     found += [_why_not(each) for each in fleet.fewer]
     found += [] if fleet.fewer else [f"what binds it: {binding(fleet.meets)}"]
-    found += [searched(answer, fleet) for answer in plan.answers if answer.fleet is fleet]
+    found += [searched(answer) for answer in plan.answers if answer.fleet is fleet]
     found += needs(fleet)
     whole = "one replica in full" if fleet.spec.disaggregation is None else "all nodes in full"
     found.append(f"{whole}: {run_command(fleet)}")
@@ -185,12 +185,12 @@ def _why_not(fewer: Fewer) -> str:
     return f"{fewer.sentence()}; what binds there: {binding(fewer.probe)}"
 
 
-def searched(answer: Answer, fleet: Fleet) -> str:
+def searched(answer: Answer) -> str:
     """Say which sizes failed and which one was enough, by GPUs of a replica or node."""
     found, bounds = "; ".join(answer.tried), answer.job.bounds
     if bounds is None:
         return f"searched: {found} (replicas)"
-    return f"searched {bounds.words()}: {found} (P:D; {fleet.simulations} simulations)"
+    return f"searched {bounds.words()}: {found} (P:D)"
 
 
 def notes(plan: Plan) -> list[str]:

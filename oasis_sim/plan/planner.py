@@ -13,6 +13,7 @@ from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.nodes import cheapest, fewer_of
 from oasis_sim.plan.probe import Probe, Prober, mean_output_tokens, requests_per_s, with_nodes
 from oasis_sim.plan.search import smallest
+from oasis_sim.report.numbers import counted
 
 TENSOR_PARALLEL = (1, 2, 4, 8)
 MOST_REQUESTS = 4_000
@@ -43,7 +44,8 @@ def find_fleet(job: Job, inputs: Inputs) -> Answer:
         found = _with_tp(replace(job, spec=replace(job.spec, tp=tp)), most, inputs, start)
         if isinstance(found, Fleet):
             best = found
-            tried.append(f"tp {tp}: {found.bracket_words()}")
+            ran = f" ({counted(found.simulations, 'simulation')})" if job.bounds else ""
+            tried.append(f"tp {tp}: {found.bracket_words()}{ran}")
         else:
             tried.append(f"tp {tp}: {found}")
     return Answer(job, best, tuple(tried))
@@ -96,16 +98,16 @@ def _on_nodes(job: Job, prober: Prober, most: int, inputs: Inputs) -> Fleet | st
     simulations, start = 0, 1
     while True:
         pair = cheapest(prober, job.bounds, most, start)
+        simulations += prober.simulations
         if isinstance(pair, str):
-            return pair
+            return f"{pair} ({counted(simulations, 'simulation')})"
         longer = _longer(job, prober.spec, prober.on_nodes(*pair))
         if longer is None:
             break
-        simulations += prober.simulations
         prober, start = Prober(longer, job.targets, inputs), pair[1]
     fewer = fewer_of(prober, job.bounds, pair)
     found = _fleet(job, with_nodes(prober.spec, *pair), prober.on_nodes(*pair), fewer, inputs)
-    return replace(found, simulations=simulations + prober.simulations)
+    return replace(found, simulations=simulations)
 
 
 def _fleet(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from oasis_sim.cli import plan_jobs
@@ -188,6 +188,7 @@ class Drawn:
     st.integers(6, 14),
     st.integers(1, 8),
 )
+@example([9, *[1] * 5], [4] * 6, (1, 4), (1, 4), 14, 3)
 def test_the_search_is_right_wherever_its_rules_hold(
     rows: list[int],
     pace: list[int],
@@ -206,6 +207,22 @@ def test_the_search_is_right_wherever_its_rules_hold(
         assert min(met, key=lambda pair: (sum(pair), pair)) == found
     else:
         assert "missed with" in found
+
+
+class ByChance:
+    """Stand in for a prober where 2:2 is enough though 1:2 misses the pace of decode, by chance."""
+
+    spec = replace(ScenarioSpec(), concurrency=1)
+
+    def on_nodes(self, prefill: int, decode: int) -> Point:
+        """Return a point that is enough with two prefill and two to four decode nodes."""
+        return Point(prefill == 2 and decode >= 2, prefill == 1 and decode < 3)
+
+
+def test_the_answer_has_no_neighbour_that_is_enough() -> None:
+    """Where chance breaks a rule of the search, one node fewer is looked at all the same."""
+    chance: Any = ByChance()
+    assert (2, 2) == cheapest(chance, Bounds((1, 3), (1, 4)), 7)
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 60), st.integers(1, 80))
@@ -236,6 +253,24 @@ def test_prefill_alone_is_never_later_than_with_decode(beside: Path) -> None:
         whole = simulate_cluster(scenario, cluster)
         assert (sooner <= whole.hand_overs.prefill_end_ps).all()
         assert (sooner < whole.run.requests.first_token_ps).all()
+
+
+def test_prefill_that_takes_more_than_all_time_is_no_plan(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its share is rate x time of a prompt / nodes; so few requests that none waits hide nothing."""
+    prober = prober_of("ttft_p95=9s", rate_per_s=60.0, context_tokens=3000, output_tokens=40)
+    for nodes in (2, 5):
+        probe = prober.on_nodes(nodes, 4)
+        parts = probe.summary["disaggregation"]["ttft_parts_ms"]
+        share = 60 * parts["prefill"]["mean"] / 1000 / nodes
+        assert pytest.approx(share) == probe.prefill_share
+        assert pytest.approx(share) == prober.prefill_alone(nodes).prefill_share
+        assert (share > 1) == (not probe.keeps_up)
+    asked = [*LOAD, "--slo", "tpot_p99=9s", "--disaggregated", "8:4..8"]
+    asked[asked.index("--rate") + 1], asked[asked.index("--requests") + 1] = "1000", "5"
+    assert plan(*asked) == 4
+    assert "prefill alone takes" in capsys.readouterr().out
 
 
 def test_requests_without_room_on_decode_nodes_count_as_waiting(beside: Path) -> None:
@@ -360,7 +395,9 @@ def test_a_fault_costs_nodes(beside: Path, capsys: pytest.CaptureFixture[str]) -
     assert 2 == found["fleets"][0]["prefill_nodes"]
     assert any("fewer misses" in each and "none is left" in each for each in found["sentences"])
     assert plan(*few, "--disaggregated", "1:3") == 4
-    assert "missed with 1 prefill node and 3 decode nodes" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "missed with 1 prefill node and 3 decode nodes: 40 requests wait for a prefill" in shown
+    assert "(1 simulation)" in shown
 
 
 def test_short_loads_are_simulated_longer(
@@ -393,7 +430,7 @@ def test_every_form_says_the_same(beside: Path, capsys: pytest.CaptureFixture[st
     assert plan(*asked) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert f"{pair} x 1" in shown
-    assert f"; {fleet['simulations']} simulations)" in shown
+    assert f"{pair} meets ({fleet['simulations']} simulations) (P:D)" in shown
     assert "one prefill node fewer misses: " in shown
     assert "the queue for prefill takes" in shown
     assert "all nodes were simulated together" in shown
