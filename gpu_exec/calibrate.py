@@ -80,8 +80,8 @@ class Calibration:
         self._model = model
         self._kept = kept
         self._scheme = load_scheme("oasis")
-        self._foreground = Foreground(notebook, profile, model, self._scheme)
         self._transports = TransportCalibration(notebook, model, self._scheme)
+        self._foreground = Foreground(notebook, profile, model, self._scheme)
 
     def costs(self, source: str) -> EngineCosts:
         """Run every probe and return the cost model."""
@@ -107,6 +107,7 @@ class Calibration:
             reserved_bytes=self._kept.reserved_bytes,
             draft_reads_kv=True,
             prediction_inline=True,
+            lm_head_per_request=True,
         )
 
     def _draft_point(self, batch: int) -> tuple[float, float]:
@@ -119,7 +120,7 @@ class Calibration:
         token = GpuShare(self._model, 1).draft_bytes_token(self._scheme)
         size = float(batch * probe.context_tokens * token)
         read = foreground.read_ms(size) / foreground.dense_attention.at(size) / layers
-        layer = foreground.linear_ms(2 * batch, ("qkv", "output_ffn")) / layers
+        layer = foreground.linear_ms(batch, ("qkv", "output_ffn")) / layers
         names = ("qkv", "output_ffn", "lm_head", "draft")
         draft = foreground.stages_ms(probe, names, gaps=2)["draft"]
         return 2.0 * batch, max(0.0, (draft - read) / layer)
@@ -163,6 +164,6 @@ class Calibration:
             return slowdown(alone_ms, self._model.layers * layer / PS_PER_MS, alone_ms + added)
 
         foreground = self._foreground
-        linear = [(2.0 * b, factor(LINEAR, b, foreground.linear_ms(2 * b))) for b in PAIR_BATCHES]
+        linear = [(2.0 * b, factor(LINEAR, b, foreground.linear_ms(b))) for b in PAIR_BATCHES]
         attention = [factor(ATTENTION, b, foreground.attention_ms(b)) for b in BACKGROUND_BATCHES]
         return Slowdown(curve(linear), statistics.mean(attention), 1.0)

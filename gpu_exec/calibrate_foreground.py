@@ -35,6 +35,7 @@ from oasis_sim.units import PS_PER_MS
 
 STAGES = 4
 """Of a layer, with a gap before each: QKV, prediction, attention, output and FFN."""
+LINEAR_PARTS = ("qkv", "output_ffn", "lm_head")
 PAIR = ("qkv", "attention", "output_ffn", "lm_head")
 PAIR_GAPS = 3
 
@@ -55,14 +56,11 @@ class Foreground:
         self._gap_ms = notebook.ms(GapProbe())
         self._gaps = self._visible_gaps()
         split = {batch: self._split(batch) for batch in FOREGROUND_BATCHES}
-        part = self._ideal.share
         self.linear = LinearEfficiency(
-            *(
-                curve(
-                    [(2.0 * b, share(self._ideal_ms(name, 2 * b), split[b][name])) for b in split]
-                )
-                for name in (part.qkv.name, part.output_ffn.name, part.lm_head.name)
-            )
+            **{
+                name: curve([self._linear_point(name, b, split[b][name]) for b in split])
+                for name in LINEAR_PARTS
+            }
         )
         sizes = {batch: self.attended_bytes(batch) for batch in split}
         self.attention = curve(
@@ -72,10 +70,11 @@ class Foreground:
         self.scan = curve([self._scan_point(*point) for point in SCAN_POINTS])
 
     def linear_ms(
-        self, rows: int, parts: Sequence[str] = ("qkv", "output_ffn", "lm_head")
+        self, batch: int, parts: Sequence[str] = LINEAR_PARTS, *, draft_row: bool = True
     ) -> float:
-        """Return what groups of linear layers take in a step with so many rows."""
-        return sum(self._ideal_ms(name, rows) / self.linear.of(name).at(rows) for name in parts)
+        """Return what groups of linear layers take in a step of so many requests."""
+        rows = {name: self._rows(name, batch, draft_row=draft_row) for name in parts}
+        return sum(self._ideal_ms(p, n) / self.linear.of(p).at(n) for p, n in rows.items())
 
     def attention_ms(self, batch: int) -> float:
         """Return what sparse attention takes in a step."""
@@ -146,6 +145,14 @@ class Foreground:
         blocks = context // self._scheme.block_tokens
         return float(batch * blocks * self._ideal.scan_bytes_per_block())
 
+    def _linear_point(self, name: str, batch: int, time_ms: float) -> tuple[float, float]:
+        rows = self._rows(name, batch, draft_row=True)
+        return float(rows), share(self._ideal_ms(name, rows), time_ms)
+
+    def _rows(self, name: str, batch: int, *, draft_row: bool) -> int:
+        """Return the rows of a group of linear layers; draft rows do not reach the LM head."""
+        return 2 * batch if draft_row and name != "lm_head" else batch
+
     def _ideal_ms(self, name: str, rows: int) -> float:
         """Return the roofline of a group of linear layers in a whole step."""
         part = getattr(self._ideal.share, name)
@@ -158,14 +165,15 @@ class Foreground:
         """Return what a step with the copy of new blocks takes beyond stages and gaps."""
         probe = StepProbe((LINEAR, ATTENTION, SCAN, MIRROR), batch)
         size = self._scanned_bytes(batch, probe.context_tokens)
-        stages = self.linear_ms(2 * batch) + self.attention_ms(batch)
+        stages = self.linear_ms(batch) + self.attention_ms(batch)
         stages += self.read_ms(size) / self.scan.at(size)
         return self._book.ms(probe) - stages - self._gaps_ms(STAGES)
 
     def _dense_rest_ms(self, batch: int) -> float:
         probe = StepProbe((LINEAR, ATTENTION), batch, dense=True)
         size = float(batch * probe.context_tokens * self._ideal.share.kv_bytes_layer)
-        stages = self.linear_ms(batch) + self.read_ms(size) / self.dense_attention.at(size)
+        stages = self.linear_ms(batch, draft_row=False)
+        stages += self.read_ms(size) / self.dense_attention.at(size)
         return self._book.ms(probe) - stages - self._gaps_ms(STAGES)
 
     def _rest_ps(self, rests_ms: Sequence[float]) -> int:

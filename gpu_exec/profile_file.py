@@ -128,6 +128,7 @@ def engine_lines(costs: EngineCosts) -> list[str]:
         f"  selection: {{{pick}}}",
         f"  draft_layers: {_curve(costs.draft_layers, 'rows', 'layers')}",
         f"  draft_reads_kv: {_flag(costs.draft_reads_kv)}",
+        f"  lm_head_per_request: {_flag(costs.lm_head_per_request)}",
         f"  launch: {{{gaps}}}",
         f"  prefill: {{efficiency: {_n(costs.prefill.efficiency)}, chunk_tokens: {chunk}}}",
         f"  collective: {costs.collective_ps} ps",

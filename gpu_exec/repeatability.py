@@ -108,7 +108,7 @@ class Comparison:
             efficiency = cost.costs.dense_attention_efficiency
         linear = cost.linear_ps(share.qkv, rows) + cost.linear_ps(share.output_ffn, rows)
         layer = linear + attended * cost.hbm_ps_per_byte(efficiency.at(attended))
-        return float(self._model.layers * layer + cost.linear_ps(share.lm_head, rows))
+        return float(self._model.layers * layer + cost.linear_ps(share.lm_head, batch))
 
     def _selection_ps(self, selection: Selection, batch: int, context: int) -> float:
         blocks = context // self._ideal.scheme.block_tokens

@@ -54,10 +54,13 @@ def roofline_parts(cost: CostModel, steps: StepLog, dense_context: np.ndarray) -
     share, scheme = cost.share, cost.scheme
     rows = ((steps.sparse_rows + steps.dense_rows) * cost.rows_per_request).astype(np.int64)
     layers = share.model.layers
-    parts = ((share.qkv, layers), (share.output_ffn, layers), (share.lm_head, 1))
+    parts = ((share.qkv, layers), (share.output_ffn, layers))
     counts, inverse = np.unique(rows, return_inverse=True)
+    heads = [cost.head_rows(int(n)) for n in counts]
     weights = np.array([sum(p.bytes_read(int(n)) * k for p, k in parts if n) for n in counts])
+    weights += [share.lm_head.bytes_read(n) if n else 0 for n in heads]
     flops = np.array([sum(p.flops(int(n)) * k for p, k in parts) for n in counts])
+    flops += [share.lm_head.flops(n) for n in heads]
     sparse_tokens = steps.sparse_rows.astype(np.float64) * scheme.chosen_blocks
     tokens = sparse_tokens * scheme.block_tokens + dense_context
     read = float(weights[inverse].sum()) + float(tokens.sum()) * share.kv_bytes_token

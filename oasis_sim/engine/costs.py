@@ -153,6 +153,10 @@ class CostModel:
             seconds += routed / self.costs.expert_efficiency.at(each)
         return round(seconds * PS_PER_S)
 
+    def head_rows(self, rows: int) -> int:
+        """Return how many of the rows go through the LM head."""
+        return rows // self.rows_per_request if self.costs.lm_head_per_request else rows
+
     def _roofline_s(self, size_bytes: float, flops: float) -> float:
         gpu = self.profile.gpu
         return max(size_bytes / gpu.hbm_bytes_per_s, flops / gpu.bf16_flops_per_s)

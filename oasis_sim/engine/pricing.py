@@ -35,7 +35,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         prefill=prefill_ps,
         qkv=cost.linear_ps(share.qkv, linear_rows),
         output_ffn=cost.linear_ps(share.output_ffn, linear_rows) + collective - apart,
-        lm_head=cost.linear_ps(share.lm_head, linear_rows),
+        lm_head=cost.linear_ps(share.lm_head, cost.head_rows(linear_rows)),
         draft=cost.draft_ps(linear_rows, int(rows.context.sum() + rows.dense_context.sum())),
         launch_per_layer=cost.launch_layer_ps() if decode else 0,
         launch_per_step=cost.launch_step_ps(requests),

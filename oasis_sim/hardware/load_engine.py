@@ -54,6 +54,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
         tensor_parallel=fields.flag("tensor_parallel", default=True),
         collective_apart=fields.flag("collective_apart", default=False),
         prediction_inline=inline,
+        lm_head_per_request=fields.flag("lm_head_per_request", default=False),
     )
 
 

@@ -165,6 +165,8 @@ class EngineCosts:
     the last of them has ended. An engine that is not `tensor_parallel` runs on one GPU.
     With `collective_apart` collectives keep their pace beside transfers; without, these slow them
     as they slow linear layers.
+    With `lm_head_per_request` the LM head runs on one row of each request; without, on draft rows
+    too.
     With `prediction_inline` prediction runs between QKV and attention, as part of the foreground;
     without, beside them, where it slows them by `prediction_slowdown` (None: not).
     """
@@ -192,6 +194,7 @@ class EngineCosts:
     tensor_parallel: bool = True
     collective_apart: bool = False
     prediction_inline: bool = False
+    lm_head_per_request: bool = False
 
     def reserved_per_gpu(self, tp: int) -> int:
         """Return the HBM bytes of one of `tp` GPUs that are neither weights nor KV."""

@@ -151,9 +151,8 @@ class FakeBench:
         cost = CostModel(self._profile, "gpu_exec", self._model, scheme, 1)
         layers, share = self._model.layers, cost.share
         rows = probe.batch if probe.dense else 2 * probe.batch
-        qkv, ffn, head = (
-            cost.linear_ps(part, rows) for part in (share.qkv, share.output_ffn, share.lm_head)
-        )
+        qkv, ffn = (cost.linear_ps(part, rows) for part in (share.qkv, share.output_ffn))
+        head = cost.linear_ps(share.lm_head, cost.head_rows(rows) if not probe.dense else rows)
         blocks = probe.context_tokens // probe.block_tokens
         attended = probe.batch * cost.scheme.attended_tokens_max * share.kv_bytes_layer
         efficiency = cost.costs.attention_efficiency.at(attended)

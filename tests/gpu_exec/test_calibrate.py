@@ -60,7 +60,7 @@ def profile() -> HardwareProfile:
     linear = LinearEfficiency(
         qkv=Curve(rows, (0.3, 0.45, 0.4, 0.5)),
         output_ffn=Curve(rows, (0.8, 0.7, 0.55, 0.6)),
-        lm_head=Curve(rows, (0.9, 0.85, 0.8, 0.95)),
+        lm_head=Curve((4.0, 24.0, 104.0, 200.0), (0.9, 0.85, 0.8, 0.95)),
     )
     launch = replace(
         base.engine("gpu_exec").launch,
@@ -78,6 +78,7 @@ def profile() -> HardwareProfile:
         dense_attention_efficiency=Curve((1e6, 1e9), (0.6, 0.88)),
         prediction_slowdown=None,
         prediction_inline=True,
+        lm_head_per_request=True,
         selection_slowdown=beside_selection,
         draft_layers=Curve((112.0, 304.0), (2.0, 1.1)),
         selection=Selection(6_000_000, 4_000.0, 0.0, per_block_ps=20_000.0),
@@ -97,7 +98,7 @@ def assert_close(truth: EngineCosts, found: EngineCosts, tolerance: float) -> No
     """Compare curves at points between and at the measured ones, then the single numbers."""
     for part in ("qkv", "output_ffn", "lm_head"):
         known, back = truth.linear_efficiency.of(part), found.linear_efficiency.of(part)
-        for rows in (8, 48, 208, 400):
+        for rows in (4, 24, 104, 200) if part == "lm_head" else (8, 48, 208, 400):
             assert pytest.approx(known.at(rows), rel=tolerance) == back.at(rows), (part, rows)
     for name, points in (
         ("attention_efficiency", (4e7, 2e8, 9e8)),
@@ -174,7 +175,7 @@ def test_stages_gaps_and_rest_are_the_step(profile: HardwareProfile, batch: int)
     layer = cost.linear_ps(share.qkv, rows) + cost.linear_ps(share.output_ffn, rows)
     layer += attended * cost.hbm_ps_per_byte(costs.attention_efficiency.at(attended))
     layer += scanned * cost.hbm_ps_per_byte(costs.scan_efficiency.at(scanned))
-    once = cost.linear_ps(share.lm_head, rows) + cost.launch_step_ps(batch)
+    once = cost.linear_ps(share.lm_head, batch) + cost.launch_step_ps(batch)
     step = model.layers * (layer + cost.launch_layer_ps()) + once
     probe = StepProbe((LINEAR, ATTENTION, SCAN, MIRROR), batch, context)
     assert pytest.approx(FakeBench(profile, model).measure_ms(probe, 1), rel=0.01) == step / 1e9

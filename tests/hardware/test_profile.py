@@ -136,6 +136,19 @@ def test_the_draft_may_depend_on_the_rows(tmp_path: Path) -> None:
     assert plain == pytest.approx(2 * curved, abs=1)
 
 
+def test_the_lm_head_may_run_on_one_row_of_a_request(tmp_path: Path) -> None:
+    """With a draft row in each request it then prices and bounds half of the rows."""
+    flagged = read_profile(edited(tmp_path, engines__vllm__lm_head_per_request=True))
+    model, scheme = load_model("qwen3-8b"), load_scheme("oasis")
+    both, one = (
+        CostModel(profile, "vllm", model, scheme, 1).head_rows(2 * 96)
+        for profile in (load_profile("h100"), flagged)
+    )
+    assert (192, 96) == (both, one)
+    dense = CostModel(flagged, "vllm", model, load_scheme("dense"), 1)
+    assert 96 == dense.head_rows(96)
+
+
 def test_prediction_inline_disturbs_nothing(tmp_path: Path) -> None:
     """The flag stands in place of the slowdown; an engine has the one or the other."""
     inline = {"engines__vllm__prediction_inline": True}
