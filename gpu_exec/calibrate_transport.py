@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gpu_exec.calibration_points import (
     COVER_SHARE,
+    HOST_BOUND_BLOCKS,
     HOST_BOUND_COUNT,
     LOAD_BATCH,
     LOAD_SHARE,
@@ -20,15 +21,7 @@ from gpu_exec.calibration_points import (
     UNIT_BLOCKS,
 )
 from gpu_exec.fit import SMALLEST_SHARE, Line, curve, line_through, slowdown
-from gpu_exec.probes import (
-    ATTENTION,
-    HOST_BOUND_BLOCKS,
-    LINEAR,
-    SCAN,
-    TRANSFER,
-    Notebook,
-    StepProbe,
-)
+from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, Notebook, StepProbe
 from oasis_sim.engine.costs import GpuShare
 from oasis_sim.hardware import Slowdown, Transport
 from oasis_sim.model import ModelShape
@@ -40,9 +33,11 @@ class TransportCalibration:
     """Measure transports through a notebook, for the units of a model and a scheme."""
 
     def __init__(self, notebook: Notebook, model: ModelShape, scheme: Scheme) -> None:
-        """Measure nothing yet."""
+        """Measure nothing yet, but what the host limits from now on between other probes."""
         self._book, self._model, self._scheme = notebook, model, scheme
         self._share = GpuShare(model, 1)
+        for block in HOST_BOUND_BLOCKS:
+            notebook.spread(_host_bound_pair(block))
 
     def _unit_bytes(self, scheme: Scheme) -> int:
         return self._share.unit_bytes(scheme)
@@ -109,17 +104,11 @@ class TransportCalibration:
 
         Its speed is the same beside the work and after it, which takes about half of the time.
         """
-        alone = StepProbe((LINEAR,), LOAD_BATCH, block_tokens=block)
-        pair = replace(
-            alone,
-            stages=(LINEAR, TRANSFER),
-            transport="copy_engine",
-            per_head=HOST_BOUND_COUNT,
-        )
+        pair = _host_bound_pair(block)
         scheme = with_options(self._scheme, block_tokens=block)
         moved = LOAD_BATCH * self._model.kv_heads * HOST_BOUND_COUNT * self._unit_bytes(scheme)
-        first = self._book.ms(alone) / self._model.layers
-        layer = (self._book.ms(pair) - first) / self._model.layers
+        work = self._book.ms(StepProbe((LINEAR,), LOAD_BATCH, block_tokens=block))
+        layer = (self._book.ms(pair) - work / self._model.layers) / self._model.layers
         return Line(fixed, (layer - fixed) / moved)
 
     def _load(self, name: str, block: int, line: Line) -> float:
@@ -199,3 +188,14 @@ class TransportCalibration:
         rest = replace(alone, pause_us=pause_us)
         more = self._book.ms(replace(pair, pause_us=pause_us)) - self._book.ms(rest)
         return max(1.0, 1.0 + more / time)
+
+
+def _host_bound_pair(block: int) -> StepProbe:
+    """Return copies that the host submits too slowly, beside linear layers."""
+    return StepProbe(
+        (LINEAR, TRANSFER),
+        LOAD_BATCH,
+        block_tokens=block,
+        transport="copy_engine",
+        per_head=HOST_BOUND_COUNT,
+    )

@@ -16,9 +16,11 @@ BACKGROUND_BATCHES = (56, 112)
 TRANSFER_BATCH = 24
 UNIT_BLOCKS = (16, 32, 64)
 # Blocks per row, head and layer of the two points of each line: fast ways move more.
-TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "copy_engine": (2.0, 6.0), "naive": (1.0, 3.0)}
+TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "naive": (0.5, 1.5), "copy_engine": (2.0, 6.0)}
+HOST_BOUND_BLOCKS = (16,)
+"""Units of so many tokens, in batches: the host submits them more slowly than they are copied."""
 HOST_BOUND_COUNT = 1.5
-"""Of copies that the host limits: about twice the time of the linear layers beside them."""
+"""Of these: about twice the time of the linear layers beside them."""
 DRAFT_BATCHES = PAIR_BATCHES
 OVERLAP_SHARE = 0.7
 COVER_SHARE, PAUSE_SHARE = 2.4, 2.4

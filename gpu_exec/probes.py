@@ -12,11 +12,11 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Protocol
 
-from gpu_exec.rounds import Rounds, take_rounds
+from gpu_exec.rounds import LONG, SPREAD_ROUNDS, Rounds, mean_of, take_rounds
 from oasis_sim.errors import RunFailed
 
-HOST_BOUND_BLOCKS = (16,)
-"""Units of so many tokens, in batches: their threads never wait for the engine."""
+SPREAD_EVERY = 3
+"""Steps that are measured between two rounds of what is spread."""
 
 LINEAR, ATTENTION, SCAN = "linear", "attention", "scan"
 SELECTION, TRANSFER, DRAFT, MIRROR = "selection", "transfer", "draft", "mirror"
@@ -121,13 +121,6 @@ class Card:
     software: str
 
 
-def host_bound(probe: Probe) -> bool:
-    """Tell whether the host submits a probe's copies more slowly than the engine makes them."""
-    if not isinstance(probe, StepProbe) or TRANSFER not in probe.stages:
-        return False
-    return probe.transport == "copy_engine" and probe.block_tokens in HOST_BOUND_BLOCKS
-
-
 class Bench(Protocol):
     """Measure probes on one card."""
 
@@ -144,6 +137,7 @@ class Notebook:
         """Measure with `bench`; `progress` hears of each reading."""
         self.bench = bench
         self._progress = progress
+        self._spread: dict[Probe, list[float]] = {}
         self.readings: dict[Probe, Rounds] = {}
 
     @property
@@ -151,13 +145,28 @@ class Notebook:
         """The readings that did not come to agree."""
         return {probe: found for probe, found in self.readings.items() if not found.repeatable}
 
+    def spread(self, probe: Probe) -> None:
+        """Take rounds of a probe from now on between those of others, until it is asked for."""
+        self._spread[probe] = []
+
     def ms(self, probe: Probe) -> float:
         """Return the time of a probe."""
         if probe not in self.readings:
-            self.readings[probe] = take_rounds(partial(self._round, probe), host_bound(probe))
+            self.readings[probe] = self._measure(probe)
             if self._progress is not None:
                 self._progress(f"{probe}: {self.readings[probe].value_ms:.4f} ms")
+            steps = sum(type(known) is StepProbe for known in self.readings)
+            if type(probe) is StepProbe and steps % SPREAD_EVERY == 0:
+                for waiting, rounds in self._spread.items():
+                    rounds.append(self._round(waiting, LONG))
         return self.readings[probe].value_ms
+
+    def _measure(self, probe: Probe) -> Rounds:
+        rounds = self._spread.pop(probe, None)
+        if rounds is None:
+            return take_rounds(partial(self._round, probe))
+        missing = max(0, SPREAD_ROUNDS - len(rounds))
+        return mean_of([*rounds, *(self._round(probe, LONG) for _ in range(missing))])
 
     def _round(self, probe: Probe, length: int) -> float:
         time = self.bench.measure_ms(probe, length)

@@ -2,8 +2,8 @@
 
 Three short rounds that agree are enough. Where they do not, the card was at its power limit for a
 part of them, say, and `LONG_ROUNDS` longer ones are taken. What the host limits changes its speed
-within seconds; three short rounds agree by chance there, and `PATIENT_ROUNDS` still longer ones are
-taken from the start. All these numbers are fixed: nothing is repeated until it happens to agree.
+within seconds, and three rounds in a row agree by chance there: `SPREAD_ROUNDS` are taken, spread
+over the whole calibration. These numbers are fixed: nothing is repeated until it happens to agree.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 REPEAT_BOUND_PCT = 3.0
 ROUNDS = 3
-LONG, LONG_ROUNDS = 6, 8
-PATIENT, PATIENT_ROUNDS = 20, 20
+LONG, LONG_ROUNDS, SPREAD_ROUNDS = 3, 8, 24
 TWO_MEANS = 1.96 * math.sqrt(2.0)
 """In standard errors of a mean: 95 of 100 times, a second such mean differs by less."""
 
@@ -38,23 +37,24 @@ class Rounds:
         return self.repeat_pct <= REPEAT_BOUND_PCT
 
 
-def take_rounds(measure: Callable[[int], float], patient: bool) -> Rounds:
+def take_rounds(measure: Callable[[int], float]) -> Rounds:
     """Return the rounds of something that `measure(length)` measures once, in ms.
 
-    Three short rounds come back within their range, in percent of their mean. Of more and longer
-    ones the mean does, within what two such means differ by at most in 95 of 100 cases.
+    Three short rounds come back within their range, in percent of their mean.
     """
-    if patient:
-        return _many([], [measure(PATIENT) for _ in range(PATIENT_ROUNDS)])
     short = [measure(1) for _ in range(ROUNDS)]
     mean = statistics.fmean(short)
     found = Rounds(mean, 100.0 * (max(short) - min(short)) / mean, tuple(short))
     if found.repeatable:
         return found
-    return _many(short, [measure(LONG) for _ in range(LONG_ROUNDS)])
+    return mean_of([measure(LONG) for _ in range(LONG_ROUNDS)], short)
 
 
-def _many(before: Sequence[float], rounds: Sequence[float]) -> Rounds:
+def mean_of(rounds: Sequence[float], before: Sequence[float] = ()) -> Rounds:
+    """Return many rounds as one value, after others that did not agree.
+
+    It comes back within what two such means differ by at most in 95 of 100 cases.
+    """
     mean = statistics.fmean(rounds)
     error = statistics.stdev(rounds) / math.sqrt(len(rounds))
     return Rounds(mean, 100.0 * TWO_MEANS * error / mean, (*before, *rounds))

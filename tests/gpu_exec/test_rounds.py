@@ -6,8 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_exec.probes import LINEAR, TRANSFER, GapProbe, Probe, StepProbe, host_bound
-from gpu_exec.rounds import LONG, LONG_ROUNDS, PATIENT, PATIENT_ROUNDS, ROUNDS, take_rounds
+from gpu_exec.probes import (
+    LINEAR,
+    SPREAD_EVERY,
+    TRANSFER,
+    Card,
+    GapProbe,
+    Notebook,
+    Probe,
+    StepProbe,
+)
+from gpu_exec.rounds import LONG, LONG_ROUNDS, ROUNDS, SPREAD_ROUNDS, mean_of, take_rounds
 
 
 class Clock:
@@ -26,7 +35,7 @@ class Clock:
 def test_short_rounds_that_agree_are_enough() -> None:
     """Three rounds within 3 % give their mean."""
     clock = Clock(1.0, 1.02, 0.99)
-    found = take_rounds(clock.measure, patient=False)
+    found = take_rounds(clock.measure)
     assert (1,) * ROUNDS == tuple(clock.asked)
     assert pytest.approx(3.01 / 3) == found.value_ms
     assert pytest.approx(100 * 0.03 * 3 / 3.01) == found.repeat_pct
@@ -36,7 +45,7 @@ def test_short_rounds_that_agree_are_enough() -> None:
 def test_rounds_that_disagree_are_replaced_by_long_ones() -> None:
     """The value is that of the long rounds alone; all are kept."""
     clock = Clock(1.0, 1.2, 1.0, 2.0)
-    found = take_rounds(clock.measure, patient=False)
+    found = take_rounds(clock.measure)
     assert [1] * ROUNDS + [LONG] * LONG_ROUNDS == clock.asked
     assert (1.0, 1.2, 1.0) + (2.0,) * LONG_ROUNDS == found.rounds_ms
     assert (2.0, 0.0) == (found.value_ms, found.repeat_pct)
@@ -45,37 +54,41 @@ def test_rounds_that_disagree_are_replaced_by_long_ones() -> None:
 def test_long_rounds_that_disagree_end() -> None:
     """Their number is fixed, and the result says that it does not come back."""
     clock = Clock(*(1.0 + 0.3 * (i % 2) for i in range(99)))
-    found = take_rounds(clock.measure, patient=False)
+    found = take_rounds(clock.measure)
     assert ROUNDS + LONG_ROUNDS == len(clock.asked)
     assert not found.repeatable
 
 
-def test_what_the_host_limits_is_never_taken_from_short_rounds() -> None:
-    """Three that agree by chance do not end it."""
-    clock = Clock(1.0)
-    found = take_rounds(clock.measure, patient=True)
-    assert [PATIENT] * PATIENT_ROUNDS == clock.asked
-    assert (1.0, 0.0) == (found.value_ms, found.repeat_pct)
-
-
-@given(
-    times=st.lists(st.floats(0.9, 1.1), min_size=PATIENT_ROUNDS, max_size=PATIENT_ROUNDS),
-    scale=st.floats(0.01, 100),
-)
+@given(times=st.lists(st.floats(0.9, 1.1), min_size=2, max_size=30), scale=st.floats(0.01, 100))
 def test_how_well_it_comes_back_has_no_unit(times: list[float], scale: float) -> None:
     """Seconds or hours, the mean lies within the rounds and the percentage stays."""
-    found, scaled = (
-        take_rounds(Clock(*(factor * t for t in times)).measure, patient=True)
-        for factor in (1.0, scale)
-    )
+    found, scaled = (mean_of([factor * t for t in times]) for factor in (1.0, scale))
     assert min(times) * (1 - 1e-12) <= found.value_ms <= max(times) * (1 + 1e-12)
     assert pytest.approx(found.repeat_pct, abs=1e-6) == scaled.repeat_pct
 
 
-def test_which_probes_the_host_limits() -> None:
-    """Batches of small units, alone or beside work; nothing else."""
-    small = StepProbe((LINEAR, TRANSFER), 8, transport="copy_engine", per_head=1.0)
-    large = StepProbe((TRANSFER,), 8, block_tokens=32, transport="copy_engine", per_head=1.0)
-    others: list[Probe] = [large, StepProbe((LINEAR,), 8, transport="copy_engine"), GapProbe()]
-    assert host_bound(small)
-    assert [False] * 3 == [host_bound(probe) for probe in others]
+def test_spread_rounds_lie_between_those_of_others() -> None:
+    """They are taken after every few steps; its reading is the mean of all of them."""
+    spread, asked = StepProbe((TRANSFER,), 8, per_head=1.0), []
+
+    class Bench:
+        card = Card("FAKE", "580", 132, 1, "none")
+
+        def measure_ms(self, probe: Probe, length: int, /) -> float:
+            asked.append((probe, length))
+            return float(len(asked)) if probe == spread else 1.0
+
+    book = Notebook(Bench())
+    book.spread(spread)
+    for batch in range(1, 2 * SPREAD_EVERY + 1):
+        book.ms(StepProbe((LINEAR,), batch))
+    book.ms(GapProbe())
+    places = [place for place, (probe, _) in enumerate(asked) if probe == spread]
+    assert [ROUNDS * SPREAD_EVERY, 2 * ROUNDS * SPREAD_EVERY + 1] == places
+    value = book.ms(spread)
+    rounds = book.readings[spread].rounds_ms
+    assert SPREAD_ROUNDS == len(rounds) == sum(probe == spread for probe, _ in asked)
+    assert {(spread, LONG)} == {entry for entry in asked if entry[0] == spread}
+    assert pytest.approx(sum(rounds) / SPREAD_ROUNDS) == value
+    book.ms(StepProbe((LINEAR,), 99))
+    assert SPREAD_ROUNDS == sum(probe == spread for probe, _ in asked)
