@@ -94,6 +94,12 @@ class Fleet:
         return gpus_of(self.spec, self.replicas)
 
     @property
+    def decode_gpus(self) -> int:
+        """Return the GPUs that decode."""
+        nodes = self.spec.disaggregation
+        return self.gpus if nodes is None else nodes.decode * self.spec.tp
+
+    @property
     def unit(self) -> str:
         """Return what the fleet is counted in."""
         return "replica" if self.spec.disaggregation is None else "node"

@@ -53,10 +53,9 @@ def memory_words(fleet: Fleet) -> str:
         f"({gibibytes(hbm['capacity_bytes'])} in all), host memory {gibibytes(host['peak_bytes'])} "
         f"of {gibibytes(host['capacity_bytes'])}"
     )
-    if host["peak_bytes"] and fleet.spec.disaggregation is not None:
-        found += f" ({gibibytes(host['peak_bytes_all_nodes'])} on all decode nodes together)"
-    elif host["peak_bytes"] and fleet.gpus > 1:
-        found += f" ({gibibytes(host['peak_bytes'] * fleet.gpus)} for {count(fleet.gpus)} GPUs)"
+    gpus = fleet.decode_gpus
+    if host["peak_bytes"] and gpus > 1:
+        found += f" ({gibibytes(host['peak_bytes'] * gpus)} for {count(gpus)} GPUs)"
     return found
 
 

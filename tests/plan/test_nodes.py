@@ -258,7 +258,7 @@ def test_prefill_alone_is_never_later_than_with_decode(beside: Path) -> None:
 def test_prefill_that_takes_more_than_all_time_is_no_plan(
     beside: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its share is rate x time of a prompt / nodes; so few requests that none waits hide nothing."""
+    """Its share is rate x time / nodes; so few requests that none waits do not hide it."""
     prober = prober_of("ttft_p95=9s", rate_per_s=60.0, context_tokens=3000, output_tokens=40)
     for nodes in (2, 5):
         probe = prober.on_nodes(nodes, 4)
@@ -434,6 +434,9 @@ def test_every_form_says_the_same(beside: Path, capsys: pytest.CaptureFixture[st
     assert "one prefill node fewer misses: " in shown
     assert "the queue for prefill takes" in shown
     assert "all nodes were simulated together" in shown
+    assert "needs per decode GPU at peak" in shown
+    network = fleet["replica"]["links"]["network"]
+    assert f"decode nodes could receive {network['limit_gb_per_s']:.2f}" in shown
     assert "replica" not in shown
     assert plan(*asked, "--format", "csv") == 0
     row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
