@@ -39,7 +39,14 @@ RANKS = {
     "cli": 9,
 }
 # These compare execution with simulation, so they run it; nothing that executes does.
-COMPARING = ("calibrate.py", "calibrate_transport.py", "default_run.py", "left_out.py")
+COMPARING = (
+    "calibrate.py",
+    "calibrate_foreground.py",
+    "calibrate_transport.py",
+    "default_run.py",
+    "left_out.py",
+    "repeatability.py",
+)
 COMPARING += ("predict.py",)
 # What the GPU side may see beyond the inputs and residency (rank 3): the schedule and its file.
 GPU_EXEC_ALSO = ("oasis_sim.engine.schedule", "oasis_sim.engine.npz", "oasis_sim.engine.result")
