@@ -31,7 +31,7 @@ from oasis_sim.scheme import load_scheme, with_options
 from oasis_sim.trace import save_trace
 from tests.strategies import make_trace
 
-SIZES = ["--context", "3000", "--output-tokens", "20", "--requests", "40"]
+SIZES = ["--context", "3000", "--output-tokens", "10", "--requests", "40"]
 LOAD = [*SIZES, "--rate", "60", "--scheme", "dense", "--tp", "1", "--network", "roce-100"]
 SLO = ["--slo", "ttft_p95=300ms,tpot_p99=20ms"]
 NODES = ["--disaggregated", "1..8:1..8"]
@@ -118,12 +118,12 @@ def test_the_answer_is_what_run_gives_and_one_node_fewer_fails(
         assert latency["ttft_ms"]["p95"] > 250 or latency["e2e_ms"]["p95"] > 700
 
 
-def prober_of(slo: str, scheme: str = "dense", **load: Any) -> Prober:
+def prober_of(slo: str, scheme: str = "dense", requests: int = 40, **load: Any) -> Prober:
     """Return the prober of a small load on nodes of their own."""
     spec = ScenarioSpec(
         scheme=SMALL if scheme == "oasis" else load_scheme(scheme),
         traces=("small.npz",),
-        load=LoadSpec("poisson", 40, **load),
+        load=LoadSpec("poisson", requests, **load),
         concurrency=None,
         disaggregation=DisaggregationSpec(1, 1, "roce-100", "full"),
     )
@@ -140,7 +140,7 @@ def prober_of(slo: str, scheme: str = "dense", **load: Any) -> Prober:
 def test_no_pair_of_the_full_grid_is_cheaper(beside: Path, slo: str, scheme: str) -> None:
     """The search finds the fewest nodes of all 36 pairs, and simulates less than half of them."""
     size = {"rate_per_s": 50.0, "context_tokens": 3000, "output_tokens": 40}
-    prober, every = (prober_of(slo, scheme, **size) for _ in range(2))
+    prober, every = (prober_of(slo, scheme, 24, **size) for _ in range(2))
     pairs = itertools.product(range(1, 7), repeat=2)
     met = [sum(pair) for pair in pairs if every.on_nodes(*pair).met]
     found = cheapest(prober, Bounds((1, 6), (1, 6)), 12)
@@ -424,7 +424,7 @@ def test_every_form_says_the_same(beside: Path, capsys: pytest.CaptureFixture[st
     assert {"network", "workload"} <= set(found["fingerprints"]["h100"])
     pair = f"{fleet['prefill_nodes']}:{fleet['decode_nodes']}"
     assert (
-        pytest.approx(fleet["gpus"] * 3.6 / 3600 / (60 * 20) * 1e6)
+        pytest.approx(fleet["gpus"] * 3.6 / 3600 / (60 * 10) * 1e6)
         == (fleet["cost_per_million_output_tokens"])
     )
     assert plan(*asked) == 0
