@@ -11,7 +11,8 @@ the gap before the first of them lies between stages.
 
 On streams that yield to the compute stream a clock would wait until the SMs have room again, after
 most of the attention. Kernels there write themselves when their first block starts and their last
-one ends.
+one ends. Behind attention, which is launched early in a step without clocks, selection must not come
+first: a clock in front of it, which is not read, sees to that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from oasis_sim.errors import RunFailed
 
 EMPTY = "empty"
 NS_PER_MS = 1e6
-SPAN_CLOCKS, INSIDE_CLOCKS = 20, 4
+SPAN_CLOCKS, INSIDE_CLOCKS = 22, 4
 """Per layer, at most."""
 STEP_CLOCKS = 16
 NEVER = 2**63 - 1
@@ -42,8 +43,12 @@ class Marks:
         yield
 
     @contextmanager
-    def inside(self, _stage: str, _layer: int) -> Iterator[Any]:
-        """Enclose the launch of one kernel and give it the place of its own clock, if any."""
+    def inside(self, _stage: str, _layer: int, *, behind: bool = False) -> Iterator[Any]:
+        """Enclose the launch of one kernel and give it the place of its own clock, if any.
+
+        What is `behind` the compute stream's next kernel without clocks is so with them.
+        """
+        del behind
         yield None
 
     def rest(self, _layer: int) -> None:
@@ -107,7 +112,7 @@ class ClockMarks(Marks):
         self._times.copy_(self._fresh)
 
     @contextmanager
-    def inside(self, stage: str, layer: int) -> Iterator[Any]:
+    def inside(self, stage: str, layer: int, *, behind: bool = False) -> Iterator[Any]:
         """Enclose the launch of one kernel and give it the place of its own clock."""
         import torch
 
@@ -116,6 +121,8 @@ class ClockMarks(Marks):
             raise RunFailed("a step with so many kernels that have clocks cannot be timed")
         self._inside_used += 2
         torch.cuda.nvtx.range_push(f"{stage} {layer}")
+        if behind:
+            self._clock()
         yield pointer(self._times[first:])
         torch.cuda.nvtx.range_pop()
         self._spans.append(Span(stage, first, first + 1, -1))

@@ -218,7 +218,7 @@ class StepProgram:
         self._order(self.prediction, self.selection)
         with torch.cuda.stream(self.selection):
             self._delay("selection")
-            with self.marks.inside("selection", layer) as clock:
+            with self.marks.inside("selection", layer, behind=True) as clock:
                 place = (pointer(self.memory.position), pointer(self.memory.step))
                 sizes = (c.pairs, c.max_blocks, self.scratch, SELECT_THREADS)
                 launch("oasis_select", select, *place, *sizes, clock)
