@@ -150,20 +150,31 @@ class Calibration:
         return self._book.ms(stage_of(probe, "selection")) * PS_PER_MS / self._model.layers
 
     def _beside_selection(self, selection: Selection) -> Slowdown:
-        """Return what selection, which begins with them, does to attention and linear layers.
+        """Return what selection, which begins with them, does to linear layers and attention."""
+        foreground = self._foreground
+        linear = [(b, foreground.linear_ms(b)) for b in PAIR_BATCHES]
+        attention = [(b, foreground.attention_ms(b)) for b in BACKGROUND_BATCHES]
+        factor = self._slowed_by(selection, LINEAR, linear)
+        return Slowdown(
+            Curve.constant(factor), self._slowed_by(selection, ATTENTION, attention), 1.0
+        )
 
-        So much that in its time they lose what it adds to a step.
+    def _slowed_by(
+        self, selection: Selection, stage: str, alone_ms: list[tuple[int, float]]
+    ) -> float:
+        """Return the factor by which a stage loses in selection's time what that adds to a step.
+
+        Selection is short: what it adds is within a few percent of the steps that it is told from,
+        and one factor is taken for all batches.
         """
-
-        def factor(stage: str, batch: int, alone_ms: float) -> float:
+        added = busy = 0.0
+        for batch, _ in alone_ms:
             probe = StepProbe((stage, SCAN), batch)
-            added = self._book.ms(StepProbe((stage, SCAN, SELECTION), batch)) - self._book.ms(probe)
             blocks = probe.context_tokens // self._scheme.block_tokens
             layer = selection.fixed_ps + selection.per_block_ps * blocks
             layer += selection.per_head_ps * batch * self._model.kv_heads
-            return slowdown(alone_ms, self._model.layers * layer / PS_PER_MS, alone_ms + added)
-
-        foreground = self._foreground
-        linear = [(2.0 * b, factor(LINEAR, b, foreground.linear_ms(b))) for b in PAIR_BATCHES]
-        attention = [factor(ATTENTION, b, foreground.attention_ms(b)) for b in BACKGROUND_BATCHES]
-        return Slowdown(curve(linear), statistics.mean(attention), 1.0)
+            busy += self._model.layers * layer / PS_PER_MS
+            both = StepProbe((stage, SCAN, SELECTION), batch)
+            added += self._book.ms(both) - self._book.ms(probe)
+        alone = sum(ms for _, ms in alone_ms)
+        return slowdown(alone, busy, alone + added)

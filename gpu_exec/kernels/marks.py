@@ -11,8 +11,8 @@ the gap before the first of them lies between stages.
 
 On streams that yield to the compute stream a clock would wait until the SMs have room again, after
 most of the attention. Kernels there write themselves when their first block starts and their last
-one ends. Behind attention, which is launched early in a step without clocks, selection must not come
-first: a clock in front of it, which is not read, sees to that.
+one ends. Attention, which is launched early in a step without clocks, comes before selection: a
+clock in front of selection, which is not read, sees to that.
 """
 
 from __future__ import annotations

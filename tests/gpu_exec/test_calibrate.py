@@ -51,7 +51,7 @@ LIMITS = MeasuredLimits(150_754_820_096, 4.64e12, 55e9, 54e9)
 def profile() -> HardwareProfile:
     """Return a card with a known engine: curves with several points, costs that differ."""
     base = load_profile("h200")
-    beside_selection = Slowdown(Curve((100.0, 300.0), (1.2, 1.6)), attention=1.3, prediction=1.0)
+    beside_selection = Slowdown(Curve.constant(1.4), attention=1.3, prediction=1.0)
     gather = replace(
         base.engine("gpu_exec").transport("sm_gather"),
         linear_covered=Curve((40.0, 320.0), (1.2, 1.6)),
