@@ -175,12 +175,16 @@ class CostModel:
         if not self.scheme.draft_row or rows == 0:
             return 0
         layer = self.linear_ps(self.share.qkv, rows) + self.linear_ps(self.share.output_ffn, rows)
-        read = 0.0
-        if self.costs.draft_reads_kv:
-            size = context_tokens * self.share.draft_bytes_token(self.scheme)
-            efficiency = self.costs.dense_attention_efficiency.at(max(size, 1.0))
-            read = size * self.hbm_ps_per_byte(efficiency)
+        read = self.draft_read_ps(context_tokens)
         return round(layer * self.costs.draft_layers.at(rows) + read)
+
+    def draft_read_ps(self, context_tokens: int) -> float:
+        """Return the part of it that reads the draft model's own KV, where that is told apart."""
+        if not self.costs.draft_reads_kv:
+            return 0.0
+        size = context_tokens * self.share.draft_bytes_token(self.scheme)
+        efficiency = self.costs.dense_attention_efficiency.at(max(size, 1.0))
+        return size * self.hbm_ps_per_byte(efficiency)
 
     def hbm_ps_per_byte(self, efficiency: float) -> float:
         """Return picoseconds per byte read from HBM at a share of its bandwidth."""

@@ -45,6 +45,21 @@ def run_linear(state: PipelineState, times: StepTimes, start: int, work: int) ->
 
 
 @uncounted
+def run_once(state: PipelineState, times: StepTimes, start: int, work: int, row: int) -> int:
+    """Return when every rank is done with the LM head or the draft model, a row of `once`."""
+    rates = times.once[row]
+    if work <= 0 or rates[TRANSFER] < 0:
+        done: int = run_linear(state, times, start, work)
+        return done
+    _, free, _, ring, cursor = state
+    end = start
+    for base in range(0, free.shape[0], STREAMS):
+        forget(ring, cursor, base, start)
+        end = max(end, finish(start, work, rates, ring, cursor, base, TRANSFER))
+    return end
+
+
+@uncounted
 def asked(times: StepTimes, mark: Int64) -> int:
     """Return when attention of a layer could begin if it waited for nothing."""
     end: int = mark[7] if times.inline else mark[1]

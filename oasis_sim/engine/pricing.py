@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.engine.costs import CostModel
-from oasis_sim.engine.streams import RATE_ONE
+from oasis_sim.engine.state import AS_LINEAR, DRAFT, LM_HEAD
+from oasis_sim.engine.streams import RATE_ONE, TRANSFER
 from oasis_sim.engine.stretch import Rows, StretchCosts
 from oasis_sim.errors import RunFailed
 from oasis_sim.units import PS_PER_S
@@ -29,6 +30,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
     scan_bytes = int(rows.context.sum()) // scheme.block_tokens * cost.scan_bytes_per_block()
     scan_share = costs.scan_efficiency.at(max(scan_bytes, 1))
     decode = requests > 0
+    context_tokens = int(rows.context.sum() + rows.dense_context.sum())
     collective = cost.collective_ps(linear_rows)
     apart = collective if costs.collective_apart else 0
     prices = StretchCosts(
@@ -36,7 +38,7 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         qkv=cost.linear_ps(share.qkv, linear_rows),
         output_ffn=cost.linear_ps(share.output_ffn, linear_rows) + collective - apart,
         lm_head=cost.linear_ps(share.lm_head, cost.head_rows(linear_rows)),
-        draft=cost.draft_ps(linear_rows, int(rows.context.sum() + rows.dense_context.sum())),
+        draft=cost.draft_ps(linear_rows, context_tokens),
         launch_per_layer=cost.launch_layer_ps() if decode else 0,
         launch_per_step=cost.launch_step_ps(requests),
         d2h=cost.d2h_ps(sparse * scheme.tokens_per_step_max * share.host_bytes_token(scheme)),
@@ -64,8 +66,10 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         idle=round(RATE_ONE / cost.transport.idle_speedup.at(share.unit_bytes(scheme))),
         covered=_covered(cost, linear_rows),
         collective=apart,
+        once=AS_LINEAR,
         inline=cost.predicts_inline,
     )
+    prices = prices._replace(once=_once(cost, linear_rows, context_tokens, prices))
     _check_length(cost, rows, prices)
     return prices
 
@@ -106,6 +110,27 @@ def _rates(cost: CostModel, rows: int) -> npt.NDArray[np.int64]:
     """Return fixed-point progress rates, int64[3, 3] (see `pipeline.StepTimes`)."""
     factors = np.array(cost.slowdowns(rows))
     return np.asarray(np.round(RATE_ONE / factors), dtype=np.int64)
+
+
+def _once(
+    cost: CostModel, rows: int, context_tokens: int, prices: StretchCosts
+) -> npt.NDArray[np.int64]:
+    """Return the progress of LM head and draft model, int64[2, 3] (see `pipeline.StepTimes`).
+
+    An LM head that runs on few of the rows is slowed by a transfer as linear layers with those
+    rows are which it covers. A draft model that reads its own KV is slowed there as attention is.
+    """
+    once = AS_LINEAR.copy()
+    linear, attention, _ = cost.slowdowns(rows)
+    few = max(cost.head_rows(rows), 1)
+    covered = (cost.transport.linear_covered or cost.transport.slowdown.linear).at(few)
+    if cost.costs.lm_head_per_request:
+        once[LM_HEAD] = np.round(RATE_ONE / np.array((covered, *linear[1:])))
+    if cost.costs.draft_reads_kv and prices.draft > 0:
+        read = cost.draft_read_ps(context_tokens) / prices.draft
+        slower = read * attention[TRANSFER] + (1.0 - read) * covered
+        once[DRAFT] = np.round(RATE_ONE / np.array((slower, *linear[1:])))
+    return once
 
 
 def _covered(cost: CostModel, rows: int) -> int:

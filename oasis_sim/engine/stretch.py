@@ -113,6 +113,7 @@ class StretchCosts(NamedTuple):
     covered: int
     collective: int
     inline: bool
+    once: Int64
 
 
 @uncounted
@@ -170,6 +171,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
         costs.covered,
         costs.collective,
         costs.inline,
+        costs.once,
     )
 
 

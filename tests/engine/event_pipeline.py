@@ -133,8 +133,12 @@ class EventPipeline:
             yield self._meet("prefill", t)
             for layer in range(self.layers):
                 yield from self._layer(rank, t, layer)
-            for name, work in (("lm_head", times.lm_head), ("draft", times.draft)):
-                yield from self._linear(rank, work, times)
+            ends = (("lm_head", times.lm_head), ("draft", times.draft))
+            for row, (name, work) in enumerate(ends):
+                if times.once[row, TRANSFER] < 0:
+                    yield from self._linear(rank, work, times)
+                else:
+                    yield from self._work(rank, work, times.once[row])
                 yield self._meet(name, t)
             alone = self.event("alone", t)
             if not alone.triggered:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from oasis_sim.engine import layer, pipeline
 from oasis_sim.engine.pipeline import run_step
 from oasis_sim.engine.state import (
+    AS_LINEAR,
     OUT_COLUMNS,
     OUT_END,
     OUT_PREDICTION,
@@ -86,6 +87,13 @@ idle_shares = st.sampled_from([RATE_ONE, RATE_ONE, RATE_ONE // 2, 700_000])
 rate = st.sampled_from([0, RATE_ONE // 3, RATE_ONE // 2, 700_000, RATE_ONE])
 covered_rates = st.sampled_from([0, 0, RATE_ONE // 4, RATE_ONE // 2, 800_000, RATE_ONE])
 collectives = st.sampled_from([0, 0, 7, 500])
+once_rates = st.sampled_from(
+    [
+        AS_LINEAR,
+        np.array([[-1, -1, -1], [RATE_ONE // 2, RATE_ONE, 700_000]], dtype=np.int64),
+        np.array([[RATE_ONE // 3, 0, RATE_ONE], [RATE_ONE, RATE_ONE // 2, 0]], dtype=np.int64),
+    ]
+)
 
 
 @st.composite
@@ -105,7 +113,8 @@ def pipelines(draw: st.DrawFn) -> Case:
             rates[BACKGROUND] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
         modes = (bool(next_layer), correction, idle, draw(covered_rates), draw(collectives), inline)
-        steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes))
+        once = draw(once_rates)
+        steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes, once))
         transfers.append([[draw(durations) for _ in range(layers)] for _ in range(ranks)])
     return steps, transfers
 
