@@ -286,7 +286,7 @@ def measured_ms(transfer: bool, all_reduce: bool) -> float:
 def test_two_gpus_are_simulated_within_the_bound(
     ratio: str, transfer: bool, tmp_path: Path
 ) -> None:
-    """The step of the documented run is within 8 % of the measured one, with all-reduces or none."""
+    """The step of the documented run is within 8 % of the measured one, with all-reduces or not."""
     assert 0 == main(["run", *RUN, "--fetch-ratio", ratio, "--out", str(tmp_path / "run")])
     whole = Schedule.load(tmp_path / "run" / "schedule.npz")
     alone = without_all_reduces(read_config(tmp_path / "run" / "config.yaml").spec.scenario())
