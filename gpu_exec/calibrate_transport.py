@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from gpu_exec.calibration_points import (
     COVER_SHARE,
@@ -23,10 +24,19 @@ from gpu_exec.calibration_points import (
 from gpu_exec.fit import SMALLEST_SHARE, Line, curve, line_through, slowdown
 from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, Notebook, StepProbe
 from oasis_sim.engine.costs import GpuShare
-from oasis_sim.hardware import Slowdown, Transport
+from oasis_sim.hardware import Curve, Slowdown, Transport
 from oasis_sim.model import ModelShape
 from oasis_sim.scheme import Scheme, with_options
 from oasis_sim.units import PS_PER_MS
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """Hold ms of a transfer beside work, of the work alone and of the transfer alone."""
+
+    together: float
+    work: float
+    busy: float
 
 
 class TransportCalibration:
@@ -62,92 +72,88 @@ class TransportCalibration:
     def measure(self, name: str) -> Transport:
         """Return rates by unit size, fixed cost, and what the transport does to its neighbours.
 
-        Copies are slower beside work than after it, by unit size. A gather has one speed, that of
-        a transfer twice as long as the work beside it; so have copies that the host cannot submit
-        as fast as they are made. What copies do to their neighbours is measured with single ones.
+        A gather has one speed, that of a transfer twice as long as the work beside it. Copies are
+        slower beside work than after it, but for those that the host cannot submit as fast as they
+        are made; what a layer's copies cost beyond their bytes is too little to be seen. What
+        copies do to their neighbours is measured with single ones.
         """
         slow = HOST_BOUND_BLOCKS if name == "copy_engine" else ()
         alone = {block: self._line(name, block) for block in UNIT_BLOCKS if block not in slow}
-        fixed = alone[UNIT_BLOCKS[-1]].fixed
-        alone = {**{block: self._submitted(block, fixed) for block in slow}, **alone}
-        first = UNIT_BLOCKS[0]
+        rates = {block: (self._submitted(block),) * 2 for block in slow}
+        fixed = 0.0
         if name == "sm_gather":
-            speed = 1.0 / self._load(name, first, alone[first])
-            speeds = dict.fromkeys(UNIT_BLOCKS, (speed, speed))
+            fixed, load = alone[UNIT_BLOCKS[0]].fixed, self._load(alone[UNIT_BLOCKS[0]])
+            rates = {block: (1.0 / (line.slope * load),) * 2 for block, line in alone.items()}
         else:
-            speeds = {
-                block: (1.0, 1.0) if block in slow else self._speeds(name, block, line)
-                for block, line in alone.items()
-            }
+            for block, line in alone.items():
+                pairs = self._outlasting(name, block, line)
+                speed, after = _speeds(pairs, self._model.layers * line.fixed)
+                rates[block] = (speed / line.slope, after / line.slope)
+        beside, covered = self._neighbours(name, alone)
         units = {
             block: float(self._unit_bytes(with_options(self._scheme, block_tokens=block)))
             for block in UNIT_BLOCKS
         }
-        loaded = Line(alone[first].fixed, alone[first].slope / speeds[first][0])
-        if name == "copy_engine":
-            beside = self.measure("naive").slowdown
-        else:
-            beside = self._beside_transfer(name, loaded)
-        covered = None
-        if name == "sm_gather":
-            covered = curve([(2.0 * b, self._covered(name, loaded, b)) for b in PAIR_BATCHES])
         return Transport(
-            curve([(units[b], 1e3 / line.slope * speeds[b][0]) for b, line in alone.items()]),
+            curve([(units[b], 1e3 * rate) for b, (rate, _) in rates.items()]),
             round(fixed * PS_PER_MS),
             beside,
-            curve([(units[b], speeds[b][1] / speeds[b][0]) for b in UNIT_BLOCKS]),
+            curve([(units[b], after / rate) for b, (rate, after) in rates.items()]),
             covered,
         )
 
-    def _submitted(self, block: int, fixed: float) -> Line:
-        """Return one layer's ms over the bytes of copies that the host submits, beside work.
+    def _neighbours(self, name: str, alone: Mapping[int, Line]) -> tuple[Slowdown, Curve | None]:
+        """Return what a transport does to its neighbours, and to linear layers covered whole."""
+        if name == "copy_engine":
+            return self.measure("naive").slowdown, None
+        block = UNIT_BLOCKS[0]
+        line = alone[block]
+        if name == "naive":
+            pace, _ = _speeds(self._outlasting(name, block, line), 0.0)
+            return self._beside_transfer(name, Line(line.fixed, line.slope / pace)), None
+        loaded = Line(line.fixed, line.slope / (1.0 / self._load(line)))
+        covered = curve([(2.0 * b, self._covered(name, loaded, b)) for b in PAIR_BATCHES])
+        return self._beside_transfer(name, loaded), covered
 
-        Its speed is the same beside the work and after it, which takes about half of the time.
+    def _submitted(self, block: int) -> float:
+        """Return bytes per ms of copies that the host submits, beside work and after it.
+
+        The work takes about half of the time.
         """
         pair = _host_bound_pair(block)
         scheme = with_options(self._scheme, block_tokens=block)
-        moved = LOAD_BATCH * self._model.kv_heads * HOST_BOUND_COUNT * self._unit_bytes(scheme)
+        units = LOAD_BATCH * self._model.kv_heads * HOST_BOUND_COUNT * self._model.layers
         work = self._book.ms(StepProbe((LINEAR,), LOAD_BATCH, block_tokens=block))
-        layer = (self._book.ms(pair) - work / self._model.layers) / self._model.layers
-        return Line(fixed, (layer - fixed) / moved)
+        time = self._book.ms(pair) - work / self._model.layers
+        return units * self._unit_bytes(scheme) / time
 
-    def _load(self, name: str, block: int, line: Line) -> float:
-        """Return how much longer a transfer takes beside linear layers or attention, as a whole."""
+    def _load(self, line: Line) -> float:
+        """Return how much longer a gather takes beside linear layers or attention, as a whole."""
         ratios = []
         for stage in (LINEAR, ATTENTION):
-            alone = StepProbe((stage,), LOAD_BATCH, block_tokens=block)
-            together, busy, _ = self._beside_work(name, line, alone, LOAD_SHARE)
-            ratios.append(together / busy)
+            alone = StepProbe((stage,), LOAD_BATCH, block_tokens=UNIT_BLOCKS[0])
+            found = self._beside_work("sm_gather", line, alone, LOAD_SHARE)
+            ratios.append(found.together / found.busy)
         return max(1.0, statistics.mean(ratios))
 
-    def _speeds(self, name: str, block: int, line: Line) -> tuple[float, float]:
-        """Return the speed of a transfer beside work and once that is done, in units of it alone.
-
-        Two transfers that outlast linear layers, and attention: what the longer takes more, it
-        takes after them; what the shorter has left then, it has not done beside them.
-        """
-        more_ms = longer_ms = done_ms = work_ms = 0.0
-        for stage in (LINEAR, ATTENTION):
-            alone = StepProbe((stage,), LOAD_BATCH, block_tokens=block)
-            (short, busy, work), (long, longer, _) = (
-                self._beside_work(name, line, alone, share) for share in OUTLAST_SHARES
-            )
-            after = (longer - busy) / max(long - short, SMALLEST_SHARE * (longer - busy))
-            more_ms, longer_ms = more_ms + long - short, longer_ms + longer - busy
-            done_ms, work_ms = done_ms + busy - (short - work) * after, work_ms + work
-        after = longer_ms / max(more_ms, SMALLEST_SHARE * longer_ms)
-        return min(after, max(SMALLEST_SHARE, done_ms / work_ms)), after
+    def _outlasting(self, name: str, block: int, line: Line) -> list[tuple[_Beside, _Beside]]:
+        """Return two transfers that outlast linear layers, and two that outlast attention."""
+        probes = [
+            StepProbe((stage,), LOAD_BATCH, block_tokens=block) for stage in (LINEAR, ATTENTION)
+        ]
+        short, long = OUTLAST_SHARES
+        return [
+            (self._beside_work(name, line, p, short), self._beside_work(name, line, p, long))
+            for p in probes
+        ]
 
     def _beside_work(
         self, name: str, line: Line, alone: StepProbe, share_of_time: float
-    ) -> tuple[float, float, float]:
-        """Return ms of a transfer beside shorter work, of it alone, and of the work beside it.
-
-        The transfer starts after the work's first layer.
-        """
+    ) -> _Beside:
+        """Measure a transfer beside shorter work; it starts after the work's first layer."""
         first = self._book.ms(alone) / self._model.layers
         pair, busy = self._with_transfer(name, line, alone, share_of_time)
-        return self._book.ms(pair) - first, busy, self._book.ms(alone) - first
+        return _Beside(self._book.ms(pair) - first, self._book.ms(alone) - first, busy)
 
     def _with_transfer(
         self, name: str, line: Line, alone: StepProbe, share_of_time: float
@@ -188,6 +194,23 @@ class TransportCalibration:
         rest = replace(alone, pause_us=pause_us)
         more = self._book.ms(replace(pair, pause_us=pause_us)) - self._book.ms(rest)
         return max(1.0, 1.0 + more / time)
+
+
+def _speeds(pairs: Sequence[tuple[_Beside, _Beside]], fixed: float) -> tuple[float, float]:
+    """Return the speed of transfers beside work and once that is done, in units of them alone.
+
+    What the longer of two takes more, it takes after the work; what the shorter has left then, it
+    has not done beside it. Of what they take alone, `fixed` ms do not count.
+    """
+    more_ms = longer_ms = done_ms = work_ms = 0.0
+    for short, long in pairs:
+        longer, more = long.busy - short.busy, long.together - short.together
+        after = longer / max(more, SMALLEST_SHARE * longer)
+        more_ms, longer_ms = more_ms + more, longer_ms + longer
+        done_ms = done_ms + short.busy - fixed - (short.together - short.work) * after
+        work_ms = work_ms + short.work
+    after = longer_ms / max(more_ms, SMALLEST_SHARE * longer_ms)
+    return min(after, max(SMALLEST_SHARE, done_ms / work_ms)), after
 
 
 def _host_bound_pair(block: int) -> StepProbe:

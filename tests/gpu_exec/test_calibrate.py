@@ -56,6 +56,10 @@ def profile() -> HardwareProfile:
         base.engine("gpu_exec").transport("sm_gather"),
         linear_covered=Curve((40.0, 320.0), (1.2, 1.6)),
     )
+    copies = {
+        name: replace(base.engine("gpu_exec").transport(name), fixed_ps=0)
+        for name in ("copy_engine", "naive")
+    }
     rows = (8.0, 48.0, 208.0, 400.0)
     linear = LinearEfficiency(
         qkv=Curve(rows, (0.3, 0.45, 0.4, 0.5)),
@@ -72,7 +76,7 @@ def profile() -> HardwareProfile:
         base,
         linear_efficiency=linear,
         launch=launch,
-        transports={**base.engine("gpu_exec").transports, "sm_gather": gather},
+        transports={"sm_gather": gather, **copies},
         attention_efficiency=Curve((1e7, 1e9), (0.5, 0.9)),
         scan_efficiency=Curve((1e6, 1e9), (0.3, 0.8)),
         dense_attention_efficiency=Curve((1e6, 1e9), (0.6, 0.88)),
