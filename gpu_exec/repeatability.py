@@ -2,8 +2,9 @@
 
 Rates and efficiencies are compared as they are, since times are proportional to them. What is made
 of small differences of large times is compared by the time it goes into: a slowdown by the time of
-the work that it slows, the parts of selection by their sum, a fixed cost by the smallest transfer,
-what a step takes beyond its stages by that step.
+the work that it slows, the rates beside work and after it by transfers that outlast work, the parts
+of selection by their sum, a fixed cost by the smallest transfer, the draft model by linear layers
+and draft, what a step takes beyond its stages by that step.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 from gpu_exec.calibration_points import (
     BACKGROUND_BATCHES,
+    OUTLAST_SHARES,
     OVERLAP_SHARE,
+    PAIR_BATCHES,
     REST_BATCHES,
     SELECTION_POINTS,
     TRANSFER_BATCH,
@@ -81,7 +84,10 @@ class Comparison:
         for name in ("attention_efficiency", "dense_attention_efficiency", "scan_efficiency"):
             yield from _points(name, getattr(costs, name), getattr(known, name).x, "bytes")
         yield "launch.gap", float(costs.launch.gap_ps)
-        yield from _points("draft_layers", costs.draft_layers, known.draft_layers.x, "rows")
+        for rows in known.draft_layers.x:
+            linear = self._linear_ps(round(rows))
+            draft = costs.draft_layers.at(rows) * linear / self._model.layers
+            yield f"draft_layers at {rows:g} rows, with linear layers", linear + draft
         for batch in REST_BATCHES:
             stages = self._foreground_ps(batch, dense=False)
             yield f"launch.step, {batch} requests", stages + costs.launch.step_ps
@@ -106,9 +112,15 @@ class Comparison:
         if dense:
             attended = batch * CONTEXT * share.kv_bytes_layer
             efficiency = cost.costs.dense_attention_efficiency
-        linear = cost.linear_ps(share.qkv, rows) + cost.linear_ps(share.output_ffn, rows)
-        layer = linear + attended * cost.hbm_ps_per_byte(efficiency.at(attended))
-        return float(self._model.layers * layer + cost.linear_ps(share.lm_head, batch))
+        attention = attended * cost.hbm_ps_per_byte(efficiency.at(attended))
+        stages = self._linear_ps(rows) + self._model.layers * attention
+        return stages + cost.linear_ps(share.lm_head, batch)
+
+    def _linear_ps(self, rows: int) -> float:
+        """Return the linear layers of a step, without LM head."""
+        cost, share = self._ideal, self._ideal.share
+        layer = cost.linear_ps(share.qkv, rows) + cost.linear_ps(share.output_ffn, rows)
+        return float(self._model.layers * layer)
 
     def _selection_ps(self, selection: Selection, batch: int, context: int) -> float:
         blocks = context // self._ideal.scheme.block_tokens
@@ -120,12 +132,11 @@ class Comparison:
         """Yield the time of linear layers and attention beside selection, in units of it alone."""
         field, cost = "selection_slowdown", self._ideal
         known = self._costs[0]
-        for rows in known.selection_slowdown.linear.x:
-            batch = round(rows / 2)
-            layer = cost.linear_ps(cost.share.qkv, 2 * batch)
-            layer += cost.linear_ps(cost.share.output_ffn, 2 * batch)
+        for batch in PAIR_BATCHES:
+            rows = 2 * batch
+            layer = self._linear_ps(rows) / self._model.layers
             busy = self._selection_ps(known.selection, batch, CONTEXT) / layer
-            yield f"{field}.linear at {rows:g} rows", beside(slowdown.linear.at(rows), busy)
+            yield f"{field}.linear at {rows} rows", beside(slowdown.linear.at(rows), busy)
         batch = BACKGROUND_BATCHES[0]
         attended = batch * cost.scheme.attended_tokens_max * cost.share.kv_bytes_layer
         time = attended * cost.hbm_ps_per_byte(known.attention_efficiency.at(attended))
@@ -136,10 +147,12 @@ class Comparison:
         self, field: str, transport: Transport, known: Transport
     ) -> Iterator[tuple[str, float]]:
         units = known.bytes_per_s.x
-        yield from _points(f"{field}.rate", transport.bytes_per_s, units, "bytes")
         for unit in units:
-            after = transport.bytes_per_s.at(unit) * transport.idle_speedup.at(unit)
-            yield f"{field}.rate x idle_speedup at {unit:g} bytes", after
+            rate, after = _rates(transport, unit)
+            for share in OUTLAST_SHARES:
+                moved = share * _rates(known, unit)[1]
+                time = 1.0 + (moved - rate) / after
+                yield f"{field}, {share:g} times as long as work, {unit:g} bytes", time
         moved = TRANSFER_BATCH * self._model.kv_heads * min(TRANSFER_COUNTS["copy_engine"])
         smallest = moved * units[0] / known.bytes_per_s.at(units[0]) * PS_PER_S
         yield f"{field}.fixed, {moved:g} units of {units[0]:g} bytes", transport.fixed_ps + smallest
@@ -152,6 +165,12 @@ class Comparison:
         if transport.linear_covered is not None and known.linear_covered is not None:
             covered, x = transport.linear_covered, known.linear_covered.x
             yield from _points(f"{field}.linear_covered", covered, x, "rows")
+
+
+def _rates(transport: Transport, unit: float) -> tuple[float, float]:
+    """Return a transport's bytes per second beside work and after it."""
+    rate = transport.bytes_per_s.at(unit)
+    return rate, rate * transport.idle_speedup.at(unit)
 
 
 def beside(factor: float, busy: float) -> float:
