@@ -120,21 +120,25 @@ def disaggregation_from(
 
 def node_counts(text: str) -> tuple[int, int]:
     """Read `P:D`; raise UsageError for anything else."""
-    counts = [part for part in text.split(":") if part.isascii() and part.isdigit()]
-    numbers = [int(part) for part in counts if len(part) <= len(str(MOST_NODES))]
-    if text.count(":") != 1 or len(numbers) != 2 or not all(1 <= n <= MOST_NODES for n in numbers):
+    counts = _counts(text)
+    if counts is None:
         raise UsageError(
             f"--disaggregated {plain(text)!r} is not P:D; give prefill and decode nodes, each from "
             f"1 to {MOST_NODES:,}, such as 1:1 or 16:64"
         )
-    return numbers[0], numbers[1]
+    return counts
 
 
 def node_bounds(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
     """Read `P:D`, each a number or LOW..HIGH, as ends of both; raise UsageError for others."""
     ends = [part.partition("..") for part in text.split(":")]
-    lows = node_counts(":".join(low for low, _, _ in ends))
-    highs = node_counts(":".join(high if dots else low for low, dots, high in ends))
+    lows = _counts(":".join(low for low, _, _ in ends))
+    highs = _counts(":".join(high if dots else low for low, dots, high in ends))
+    if lows is None or highs is None:
+        raise UsageError(
+            f"--disaggregated {plain(text)!r} is not P:D; give prefill and decode nodes, each a "
+            f"number or LOW..HIGH from 1 to {MOST_NODES:,}, such as 1..4:1..16"
+        )
     for low, high in zip(lows, highs, strict=True):
         if low > high:
             raise UsageError(
@@ -142,3 +146,12 @@ def node_bounds(text: str) -> tuple[tuple[int, int], tuple[int, int]]:
                 "number first, such as 1..4:1..16"
             )
     return (lows[0], highs[0]), (lows[1], highs[1])
+
+
+def _counts(text: str) -> tuple[int, int] | None:
+    """Return the two numbers of `P:D`; None for anything else."""
+    counts = [part for part in text.split(":") if part.isascii() and part.isdigit()]
+    numbers = [int(part) for part in counts if len(part) <= len(str(MOST_NODES))]
+    if text.count(":") != 1 or len(numbers) != 2 or not all(1 <= n <= MOST_NODES for n in numbers):
+        return None
+    return numbers[0], numbers[1]

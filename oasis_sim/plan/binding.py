@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from oasis_sim.plan.fleet import Fleet
-from oasis_sim.plan.probe import Probe
+from oasis_sim.plan.probe import DECODE_PACE, Probe
 from oasis_sim.report.numbers import milliseconds, percent
 from oasis_sim.report.why import limits_of
 
@@ -21,7 +21,8 @@ PARTS = {
 def binding(probe: Probe) -> str:
     """Return what holds a replica back: its batch where requests wait, else its steps."""
     limits, nodes = limits_of(probe.summary), probe.summary.get("disaggregation")
-    if nodes is not None and not probe.lacks_decode_nodes:
+    paced = probe.lacks_decode_nodes or (probe.met and probe.tightest.target.metric in DECODE_PACE)
+    if nodes is not None and not paced:
         return _before_decode(probe, nodes)
     waits = not probe.keeps_up or probe.tightest.target.metric == "ttft"
     if waits and limits["batch"] in ("hbm", "host") and _is_full(probe):

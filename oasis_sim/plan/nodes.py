@@ -1,8 +1,9 @@
 """The fewest prefill and decode nodes that meet the targets under the whole load.
 
-What is used: more decode nodes never hurt; prefill is never sooner than without decode; more
-prefill nodes bring the same tokens sooner, so they never help the pace of decode. That more prefill
-nodes never hurt is not used: hand-overs that meet on a decode node's NIC can make it wrong.
+What is used: more decode nodes never hurt; prefill is never sooner than without decode; a prefill
+node that is never chosen changes nothing; no number of prefill nodes paces decode better than the
+most of them. That more prefill nodes never hurt is not used: hand-overs that meet on a decode
+node's NIC can make it wrong. Nor that they never help the pace: decode nodes fetch from theirs.
 """
 
 from __future__ import annotations
@@ -29,39 +30,51 @@ def cheapest(prober: Prober, bounds: Bounds, most: int, start: int = 1) -> Pair 
     if isinstance(first, str):
         return first
     best: Pair | None = None
-    last, least = (first, bounds.decode[0]), bounds.decode[0]
+    last, slow = (first, bounds.decode[0]), 0
     for prefill in range(first, bounds.prefill[1] + 1):
-        limit = most - prefill if best is None else sum(best) - 1 - prefill
-        limit = min(bounds.decode[1], limit)
-        if limit < least:
+        total = most if best is None else sum(best) - 1
+        limit = min(bounds.decode[1], total - prefill)
+        if limit < bounds.decode[0]:
             break
-        row = _Row(prober, prefill, least)
+        if limit <= slow and _slow_with_most(prober, bounds, most, limit):
+            break
+        row = _Row(prober, prefill)
         # Later rows are of use only if their largest pair is enough.
         begin = start if prefill == first else limit
-        found = lowest(row.is_enough, least, limit, begin)
-        last, least = (prefill, limit), row.least
+        found = lowest(row.is_enough, bounds.decode[0], limit, begin)
+        last, slow = (prefill, limit), max(slow, row.slow)
         best = best if found is None else (prefill, found)
+        fails = limit if found is None else found - 1
+        if fails >= bounds.decode[0] and prober.on_nodes(prefill, fails).spare_prefill:
+            break
     if best is None:
         probe = prober.on_nodes(*last)
-        return f"missed with {nodes_text(*last)}: {shortfall(probe)}"
+        spare = "; more prefill nodes would have nothing to do" if probe.spare_prefill else ""
+        return f"missed with {nodes_text(*last)}: {shortfall(probe)}{spare}"
     return _least_around(prober, bounds, best)
 
 
 class _Row:
     """Ask about decode nodes at one number of prefill nodes.
 
-    `least` rises: with fewer decode nodes no number of prefill nodes from this one on is enough.
+    `slow` is the largest number of decode nodes that lacked others of their kind.
     """
 
-    def __init__(self, prober: Prober, prefill: int, least: int) -> None:
+    def __init__(self, prober: Prober, prefill: int) -> None:
         self._prober, self._prefill = prober, prefill
-        self.least = least
+        self.slow = 0
 
     def is_enough(self, decode: int) -> bool:
         probe = self._prober.on_nodes(self._prefill, decode)
         if probe.lacks_decode_nodes:
-            self.least = max(self.least, decode + 1)
+            self.slow = max(self.slow, decode)
         return probe.met
+
+
+def _slow_with_most(prober: Prober, bounds: Bounds, most: int, decode: int) -> bool:
+    """Tell whether so many decode nodes are too few even with the most prefill nodes."""
+    prefill = min(bounds.prefill[1], most - decode)
+    return prober.on_nodes(prefill, decode).lacks_decode_nodes
 
 
 def _prefill_needed(prober: Prober, bounds: Bounds, most: int) -> int | str:

@@ -32,8 +32,9 @@ class Probe:
 
     `prefill_share` is the time that the prefill of what arrives takes, as a share of the time in
     which it arrives (0 where nothing is asked of a rate). `room_share` is the part of
-    `waiting_share` that waits for room on a decode node. `failure` says why faults let a run come
-    to no end; there is no summary then.
+    `waiting_share` that waits for room on a decode node. `spare_prefill`: a prefill node was never
+    chosen, so more of them would change nothing. `failure` says why faults let a run come to no
+    end; there is no summary then.
     """
 
     readings: tuple[Reading, ...]
@@ -42,6 +43,7 @@ class Probe:
     prefill_share: float
     summary: Mapping[str, Any]
     room_share: float = 0.0
+    spare_prefill: bool = False
     failure: str = ""
 
     @property
@@ -56,10 +58,7 @@ class Probe:
 
     @property
     def lacks_decode_nodes(self) -> bool:
-        """Tell whether the pace of decode, or room for it, is missed: prefill nodes do not help.
-
-        More of them bring the same tokens sooner.
-        """
+        """Tell whether the pace of decode, or room for it, is missed."""
         slow = any(not each.met and each.target.metric in DECODE_PACE for each in self.readings)
         return slow or self.room_share > MOST_WAITING
 
@@ -188,14 +187,14 @@ class Prober:
         found = checked(simulated(spec, scenario, self._inputs))
         waiting = waiting_share(found.run) if queue_counts else 0.0
         refused = int(found.summary["requests"]["rejected"])
-        room, nodes = 0.0, found.nodes
+        room, spare, nodes = 0.0, False, found.nodes
         if nodes is not None and queue_counts:
-            room = room_share(nodes)
+            room, spare = room_share(nodes), spares_prefill(nodes)
             prompts = len(found.run.requests) - refused
             busy_ps, prefill = nodes.prefill_busy_ps, nodes.cluster.prefill
             prefill_share = self._share_of_nodes(busy_ps, prompts, prefill, scenario)
         readings = read(found.run, self.targets)
-        return Probe(readings, waiting + room, refused, prefill_share, found.summary, room)
+        return Probe(readings, waiting + room, refused, prefill_share, found.summary, room, spare)
 
 
 def with_nodes(spec: ScenarioSpec, prefill: int, decode: int) -> ScenarioSpec:
@@ -235,6 +234,12 @@ def room_share(result: ClusterResult) -> float:
     left = np.where(moves.sent_ps < 0, requests.finish_ps, moves.sent_ps)
     waits = prefilled & (moves.prefill_end_ps <= last) & (left > last)
     return int(np.count_nonzero(waits)) / len(requests)
+
+
+def spares_prefill(result: ClusterResult) -> bool:
+    """Tell whether a prefill node was never chosen: of those with the least work the first is."""
+    chosen = int(result.hand_overs.prefill_node.max())
+    return chosen + 1 < result.cluster.prefill and not result.cluster.faults.texts
 
 
 def mean_output_tokens(workload: Workload) -> float:

@@ -150,12 +150,42 @@ def test_no_pair_of_the_full_grid_is_cheaper(beside: Path, slo: str, scheme: str
     assert prober.simulations < 18
 
 
+def test_more_prefill_nodes_help_the_pace_where_decode_fetches_from_them() -> None:
+    """At 100 Gbit/s one prefill node holds up fetches, however many nodes decode: 2:2, not 1:4."""
+    load = LoadSpec("poisson", 60, rate_per_s=12.0, context_tokens=16384, output_tokens=40)
+    nodes = DisaggregationSpec(1, 1, "roce-100", "partial", prefix_hits=0.95)
+    spec = ScenarioSpec(load=load, concurrency=None, disaggregation=nodes)
+    prober = Prober(spec, parse_slo("tpot_p95=25ms"), Inputs())
+    slow, better = prober.on_nodes(1, 2), prober.on_nodes(2, 2)
+    assert (True, False, True) == (slow.lacks_decode_nodes, prober.on_nodes(1, 3).met, better.met)
+    assert (2, 2) == cheapest(prober, Bounds((1, 4), (1, 8)), 12)
+
+
+def test_prefill_nodes_that_are_never_chosen_change_nothing_and_end_the_search() -> None:
+    """One prompt at a time leaves all but the first node without work: two rows, not thousands."""
+    load = LoadSpec("poisson", 8, rate_per_s=0.1, context_tokens=1000, output_tokens=4)
+    nodes = DisaggregationSpec(1, 1, "roce-100", "full")
+    spec = ScenarioSpec(
+        scheme=load_scheme("dense"), load=load, concurrency=None, disaggregation=nodes
+    )
+    prober = Prober(spec, parse_slo("e2e_p99=1ms"), Inputs())
+    one, two, nine = (prober.on_nodes(prefill, 1) for prefill in (1, 2, 9))
+    assert (False, True, True) == (one.spare_prefill, two.spare_prefill, nine.spare_prefill)
+    assert one.readings == two.readings == nine.readings
+    before = prober.simulations
+    found = cheapest(prober, Bounds((1, 4096), (1, 1)), 5000)
+    assert "missed with 2 prefill nodes and 1 decode node: e2e_p99" in str(found)
+    assert "more prefill nodes would have nothing to do" in str(found)
+    assert prober.simulations <= before + 1
+
+
 @dataclass(frozen=True)
 class Point:
     """Stand in for a probe."""
 
     met: bool
     lacks_decode_nodes: bool
+    spare_prefill: bool = False
     readings: tuple[Reading, ...] = ()
     failure: str = ""
     refused: int = 0
@@ -167,17 +197,18 @@ class Drawn:
     """Stand in for a prober: which pairs are enough follows from what is drawn.
 
     Row P needs `rows[P]` decode nodes for the first token, which may rise and fall with P; the pace
-    of decode needs `pace` and never fewer with more prefill nodes.
+    of decode needs `pace[P]`, which rises or falls. Prefill nodes beyond `chosen` are never chosen.
     """
 
-    def __init__(self, rows: list[int], pace: list[int]) -> None:
-        self.rows, self.pace = rows, sorted(pace)
+    def __init__(self, rows: list[int], pace: list[int], chosen: int) -> None:
+        self.rows, self.pace, self.chosen = rows, pace, chosen
         self.spec = replace(ScenarioSpec(), concurrency=1)
 
     def on_nodes(self, prefill: int, decode: int) -> Point:
         """Return whether a pair is enough, and whether the pace of decode is missed."""
-        slow = decode < self.pace[prefill - 1]
-        return Point(decode >= self.rows[prefill - 1] and not slow, slow)
+        row = min(prefill, self.chosen) - 1
+        slow = decode < self.pace[row]
+        return Point(decode >= self.rows[row] and not slow, slow, prefill > self.chosen)
 
 
 @given(
@@ -187,8 +218,10 @@ class Drawn:
     st.tuples(st.integers(1, 3), st.integers(4, 7)),
     st.integers(6, 14),
     st.integers(1, 8),
+    st.booleans(),
+    st.integers(1, 6),
 )
-@example([9, *[1] * 5], [4] * 6, (1, 4), (1, 4), 14, 3)
+@example([9, *[1] * 5], [4] * 6, (1, 4), (1, 4), 14, 3, False, 6)
 def test_the_search_is_right_wherever_its_rules_hold(
     rows: list[int],
     pace: list[int],
@@ -196,9 +229,11 @@ def test_the_search_is_right_wherever_its_rules_hold(
     decode: tuple[int, int],
     most: int,
     start: int,
+    falls: bool,
+    chosen: int,
 ) -> None:
     """Though more prefill nodes may hurt: the cheapest pair of the full grid, or none as there."""
-    drawn: Any = Drawn(rows, pace)
+    drawn: Any = Drawn(rows, sorted(pace, reverse=falls), chosen)
     grid = itertools.product(*(range(low, high + 1) for low, high in (prefill, decode)))
     met = [pair for pair in grid if sum(pair) <= most and drawn.on_nodes(*pair).met]
     bounds = Bounds(prefill, decode)
@@ -210,19 +245,19 @@ def test_the_search_is_right_wherever_its_rules_hold(
 
 
 class ByChance:
-    """Stand in for a prober where 2:2 is enough though 1:2 misses the pace of decode, by chance."""
+    """Stand in for a prober where three decode nodes are enough, though four are not, by chance."""
 
     spec = replace(ScenarioSpec(), concurrency=1)
 
     def on_nodes(self, prefill: int, decode: int) -> Point:
-        """Return a point that is enough with two prefill and two to four decode nodes."""
-        return Point(prefill == 2 and decode >= 2, prefill == 1 and decode < 3)
+        """Return a point that is enough with three decode nodes, of two prefill nodes with four."""
+        return Point(decode == 3 or (prefill == 2 and decode > 3), lacks_decode_nodes=False)
 
 
 def test_the_answer_has_no_neighbour_that_is_enough() -> None:
     """Where chance breaks a rule of the search, one node fewer is looked at all the same."""
     chance: Any = ByChance()
-    assert (2, 2) == cheapest(chance, Bounds((1, 3), (1, 4)), 7)
+    assert (1, 3) == cheapest(chance, Bounds((1, 3), (1, 4)), 7)
 
 
 @given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 60), st.integers(1, 80))
@@ -345,8 +380,8 @@ def test_what_cannot_be_met_says_what_is_missing(
     ("arguments", "words"),
     [
         (["--disaggregated", "4"], "is not P:D"),
-        (["--disaggregated", "0..4:1"], "is not P:D"),
-        (["--disaggregated", "1..:1"], "is not P:D"),
+        (["--disaggregated", "0..4:1"], "'0..4:1' is not P:D"),
+        (["--disaggregated", "1..:1"], "a number or LOW..HIGH from 1 to 4,096"),
         (["--disaggregated", "1..2..3:1"], "is not P:D"),
         (["--disaggregated", "1..9999:1"], "is not P:D"),
         (["--disaggregated", "4..1:1"], "4..1 holds nothing"),
