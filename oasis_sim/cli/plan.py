@@ -147,7 +147,7 @@ def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]
                 file=job.spec.load.file,
                 fix="use requests that arrive over some time, or --rate",
             )
-    note(f"{len(jobs)} searches", values["quiet"])
+    note("1 search" if len(jobs) == 1 else f"{len(jobs)} searches", values["quiet"])
     return tuple(in_order(make_planner, jobs, values, "searching"))
 
 

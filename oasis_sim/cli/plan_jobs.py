@@ -69,14 +69,27 @@ def with_nodes(
     spec: ScenarioSpec, values: Mapping[str, Any], bounds: Bounds | None
 ) -> ScenarioSpec:
     """Return a scenario on the fewest nodes of its bounds; each of its faults must hit there."""
-    from oasis_sim.cluster.faults import read_faults
-
     least = None if bounds is None else f"{bounds.prefill[0]}:{bounds.decode[0]}"
     options = {**values, "disaggregated": least, "workers": None}
     nodes = disaggregation_from(options, None, spec.scheme)
-    if nodes is not None:
-        read_faults(nodes.faults, nodes.prefill, nodes.decode)
+    if nodes is not None and bounds is not None:
+        check_faults(nodes.faults, bounds)
     return replace(spec, disaggregation=nodes)
+
+
+def check_faults(faults: tuple[str, ...], bounds: Bounds) -> None:
+    """Raise UsageError unless each fault can hit the fewest nodes that the bounds allow."""
+    from oasis_sim.cluster.faults import read_faults
+
+    least, most = zip(bounds.prefill, bounds.decode, strict=True)
+    read_faults(faults, *most)
+    try:
+        read_faults(faults, *least)
+    except UsageError as error:
+        raise UsageError(
+            f"{error}; a plan's faults name nodes of the fewest allowed, {least[0]}:{least[1]} "
+            "here: raise LOW of --disaggregated LOW..HIGH"
+        ) from None
 
 
 def variants(values: Mapping[str, Any]) -> list[dict[str, Any]]:

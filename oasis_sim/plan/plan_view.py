@@ -153,7 +153,8 @@ def alternative(plan: Plan, best: Fleet, other: Fleet) -> str:
     cost, room = plan.cost(other), other.meets.tightest
     parts = [f"head-room {percent(room.head_room)} in {room.target.name}"]
     if other.gpus != best.gpus:
-        parts.insert(0, f"{other.gpus - best.gpus:+,} GPUs")
+        more = other.gpus - best.gpus
+        parts.insert(0, f"{more:+,} {'GPU' if abs(more) == 1 else 'GPUs'}")
     if cost is not None:
         parts.append(f"{cost:.2f} {plan.prices.currency} per million output tokens")
     return f"alternative: {name_of(other)}: {', '.join(parts)}"

@@ -32,12 +32,13 @@ def make_planner() -> Callable[[Job], Answer]:
 def find_fleet(job: Job, inputs: Inputs) -> Answer:
     """Try each tensor parallelism, smallest first; keep the fleet with the fewest GPUs."""
     best: Fleet | None = None
-    tried: list[str] = []
+    tried: dict[str, list[int]] = {}
     least = 1 if job.bounds is None else job.bounds.least
     for tp in job.tensor_parallel:
         most = (job.most_gpus if best is None else best.gpus - 1) // tp
         if most < least:
-            tried += [] if tried else [f"tp {tp}: takes more than {job.most_gpus:,} GPUs"]
+            if not tried:
+                tried[f"takes more than {counted(job.most_gpus, 'GPU')}"] = [tp]
             break
         # A smaller fleet of larger replicas has to be close below the best one so far, if any is.
         start = None if best is None else most
@@ -45,10 +46,15 @@ def find_fleet(job: Job, inputs: Inputs) -> Answer:
         if isinstance(found, Fleet):
             best = found
             ran = f" ({counted(found.simulations, 'simulation')})" if job.bounds else ""
-            tried.append(f"tp {tp}: {found.bracket_words()}{ran}")
-        else:
-            tried.append(f"tp {tp}: {found}")
-    return Answer(job, best, tuple(tried))
+            found = f"{found.bracket_words()}{ran}"
+        tried.setdefault(found, []).append(tp)
+    return Answer(job, best, tuple(f"tp {_sizes(sizes)}: {went}" for went, sizes in tried.items()))
+
+
+def _sizes(sizes: list[int]) -> str:
+    """Return the sizes that went the same way: `1, 2 and 4`."""
+    *others, last = map(str, sizes)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _with_tp(job: Job, most: int, inputs: Inputs, start: int | None) -> Fleet | str:

@@ -74,7 +74,8 @@ class Finding:
     """Hold the answer to a question.
 
     `gpus` are what the change calls for (None: none were found), as `nodes` P:D where prefill has
-    its own; `same` is the fleet as it was under the change; `refusal` says why nothing fits.
+    its own; `same` is the fleet as it was under the change; `refusal` says why nothing fits, or
+    what the largest fleet asked misses.
     """
 
     question: Question
@@ -89,7 +90,9 @@ class Finding:
         if self.same is None:
             return f"with {title}: nothing fits; {self.refusal}"
         if self.gpus is None:
-            return f"with {title}: more than {MOST_TIMES * had} GPUs, if any number"
+            return (
+                f"with {title}: more than {MOST_TIMES * had:,} GPUs, if any number; {self.refusal}"
+            )
         change = "as before" if self.gpus == had else f"{self.gpus - had:+d}"
         gpus = "1 GPU" if self.gpus == 1 else f"{self.gpus:,} GPUs"
         gpus += f", {self.nodes}" if self.nodes else ""
@@ -176,23 +179,28 @@ def finding_of(question: Question, inputs: Inputs) -> Finding:
         same = prober.at(question.replicas)
     except (RunFailed, UsageError) as error:
         return Finding(question, refusal=str(error))
-    if enough is None:
-        return Finding(question, same=same)
+    if isinstance(enough, str):
+        return Finding(question, same=same, refusal=enough)
     spec, replicas = enough
     return Finding(question, gpus_of(spec, replicas), same, nodes_of(spec))
 
 
-def _enough(question: Question, prober: Prober) -> tuple[ScenarioSpec, int] | None:
-    """Return the scenario and replicas that meet the targets, up to some times the fleet."""
+def _enough(question: Question, prober: Prober) -> tuple[ScenarioSpec, int] | str:
+    """Return the scenario and replicas that meet the targets, up to some times the fleet.
+
+    Where none do, say what is missing.
+    """
     spec, had, nodes = question.spec, question.replicas, question.spec.disaggregation
     if nodes is None:
         replicas = smallest(prober.is_enough, MOST_TIMES * had, had).enough
-        return None if replicas is None else (spec, replicas)
+        if replicas is None:
+            return f"missed with that many: {shortfall(prober.at(MOST_TIMES * had))}"
+        return spec, replicas
     # Every change asks for more, so no fewer nodes of either kind are looked at.
     ends = [(each, MOST_TIMES * each) for each in (nodes.prefill, nodes.decode)]
     most = MOST_TIMES * (nodes.prefill + nodes.decode)
     pair = cheapest(prober, Bounds(*ends), most)
-    return None if isinstance(pair, str) else (with_nodes(spec, *pair), 1)
+    return pair if isinstance(pair, str) else (with_nodes(spec, *pair), 1)
 
 
 def reach_of(question: Question, inputs: Inputs) -> Reach:

@@ -361,7 +361,7 @@ def test_more_load_and_closer_targets_never_need_fewer(
             "missed with 8 prefill nodes and 2 decode nodes: tpot_p99",
         ),
         ([*SLO, *NODES, "--most-gpus", "4"], "missed by prefill alone with 3 prefill nodes"),
-        ([*SLO, *NODES, "--most-gpus", "1"], "tp 1: takes more than 1 GPUs"),
+        ([*SLO, *NODES, "--most-gpus", "1"], "tp 1: takes more than 1 GPU\n"),
         ([*SLO, *NODES, "--transfer", "partial"], "there is no part to send"),
         ([*SLO, *NODES, "--remote-memory", "1 MiB"], "exceeds the 1.00 MiB of host memory"),
     ],
@@ -376,6 +376,29 @@ def test_what_cannot_be_met_says_what_is_missing(
     assert "no fleet meets the targets" in shown.err
 
 
+def test_a_change_that_nothing_bears_says_what_is_missing(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Prompts twice as long are later than the target on any number of prefill nodes."""
+    load = ["--context", "3000", "--output-tokens", "2", "--requests", "20", "--rate", "2"]
+    asked = [*load, "--scheme", "dense", "--tp", "1", "--slo", "ttft_p50=120ms", *NODES]
+    found = planned(capsys, *asked, "--sensitivity")
+    longer = next(each for each in found["sensitivity"] if each["change"] == "context")
+    assert longer["gpus"] is None
+    assert "more than 16 GPUs, if any number; missed by prefill alone with" in longer["sentence"]
+
+
+def test_sizes_that_go_the_same_way_are_named_once(
+    beside: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What no size changes is said once."""
+    asked = ["--rate", "2", "--scheme", "quest", *SIZES, *SLO, *NODES]
+    assert plan(*asked) == 4
+    shown = capsys.readouterr().out
+    assert "tp 1, 2, 4 and 8: scheme quest keeps all KV in HBM" in shown
+    assert 1 == shown.count("scheme quest")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -386,7 +409,8 @@ def test_what_cannot_be_met_says_what_is_missing(
         (["--disaggregated", "1..9999:1"], "is not P:D"),
         (["--disaggregated", "4..1:1"], "4..1 holds nothing"),
         (["--disaggregated", "\x1b1:1"], "is not P:D"),
-        (["--disaggregated", "1..2:1", "--fault", "prefill:node=1,at=1s"], "no prefill node"),
+        (["--disaggregated", "1..2:1", "--fault", "prefill:node=1,at=1s"], "fewest allowed, 1:1"),
+        (["--disaggregated", "1..2:1", "--fault", "prefill:node=2,at=1s"], "use 0 to 1;"),
         (["--disaggregated", "1..2:1", "--slo", "ttft_p95=1s"], "twice"),
     ],
 )
