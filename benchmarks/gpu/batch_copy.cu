@@ -6,22 +6,7 @@
 // median. Units are scattered over 4 GiB of host memory and 4 GiB of the GPU's; 36 batches follow
 // each other in a stream, as the layers of a step do. Variants: order of the source (stream, any),
 // the hint to overlap with compute, and batches cut into parts.
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <random>
-#include <vector>
-
-#define CHECK(call)                                                             \
-  do {                                                                          \
-    cudaError_t error = (call);                                                 \
-    if (error != cudaSuccess) {                                                 \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error));       \
-      std::exit(1);                                                             \
-    }                                                                           \
-  } while (0)
+#include "copies.cuh"
 
 constexpr size_t kPool = size_t(4) << 30;
 constexpr int kLayers = 36, kRepeats = 11;

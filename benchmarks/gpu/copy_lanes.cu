@@ -5,25 +5,7 @@
 // 36 layers of n units each, all submitted at once; microseconds per unit over 60 repeats (9 for
 // single copies). Parts go to the streams ("lanes") in turn. With the argument "threads" every lane
 // is a thread of its own that submits its share of each layer.
-#include <cuda_runtime.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <random>
-#include <thread>
-#include <vector>
-
-#define CHECK(call)                                                       \
-  do {                                                                    \
-    cudaError_t error = (call);                                           \
-    if (error != cudaSuccess) {                                           \
-      std::fprintf(stderr, "%s: %s\n", #call, cudaGetErrorString(error)); \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (0)
+#include "copies.cuh"
 
 constexpr size_t kPool = size_t(4) << 30, kWhole = 100000;
 constexpr int kLayers = 36, kStreams = 8;

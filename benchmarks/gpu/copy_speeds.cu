@@ -7,29 +7,14 @@
 // which the host submits, and every repeat in the order of time. With the argument "host" it tells
 // whose speed that is: beside every repeat stand the times of two loops of the same thread that use
 // no GPU, one of dependent multiplications (clock), one that fills the core (share of the core).
-#include <cuda_runtime.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <random>
 #include <string>
-#include <vector>
 
-#define CHECK(call)                                                       \
-  do {                                                                    \
-    cudaError_t error = (call);                                           \
-    if (error != cudaSuccess) {                                           \
-      std::printf("%s: %s\n", #call, cudaGetErrorString(error));          \
-      std::exit(1);                                                       \
-    }                                                                     \
-  } while (0)
+#include "copies.cuh"
 
 constexpr size_t kUnit = 8192, kGiB = size_t(1) << 30, kMiB = size_t(1) << 20, kPart = 256;
 constexpr int kLayers = 36;
