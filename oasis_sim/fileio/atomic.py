@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 from types import TracebackType
@@ -23,9 +24,10 @@ _SHOWN_IN_PARTIAL = 40
 def write_atomic(path: str | Path, data: bytes | str) -> None:
     """Write a file beside its place and rename it; text is written as UTF-8.
 
-    Raise InputError when the directory is missing or not writable.
+    Raise InputError when the directory is missing or not writable, and where a device or pipe is.
     """
     path = Path(path)
+    _check_replaceable(path)
     raw = data.encode() if isinstance(data, str) else data
     partial = None
     try:
@@ -45,16 +47,24 @@ def write_atomic(path: str | Path, data: bytes | str) -> None:
 def check_writable(path: str | Path) -> None:
     """Raise InputError when a file cannot be written at a place: before the work, not after it."""
     path = Path(path)
-    try:
-        os.lstat(path)
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError) as error:  # a name that no file can have, or below a file
-        raise _unwritable(path, error) from None
+    _check_replaceable(path)
     if path.is_dir() or not path.parent.is_dir():
         fix = "name a file in a directory"
         raise InputError("is no place for a file", file=printable(path), fix=fix)
     _probe(path.parent, path)
+
+
+def _check_replaceable(path: Path) -> None:
+    """Refuse a name that no file can have, and a device or pipe, which a file would replace."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as error:  # also a place below a file
+        raise _unwritable(path, error) from None
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        fix = "name a file; what goes to standard output needs no name"
+        raise InputError("is a device or a pipe, not a file", file=printable(path), fix=fix)
 
 
 def _probe(directory: Path, wanted: Path) -> None:

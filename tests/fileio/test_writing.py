@@ -57,6 +57,21 @@ def test_a_file_that_cannot_be_written_is_told_before(tmp_path: Path, name: str)
     assert ["file", "taken"] == names(tmp_path)
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_pipe_or_device_is_not_replaced(tmp_path: Path, linked: bool) -> None:
+    """A file would take its place for everybody, where the rights allow that: /dev/null, say."""
+    place = pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if linked:
+        place = tmp_path / "link"
+        place.symlink_to("pipe")
+    for write in (check_writable, lambda path: write_atomic(path, "x")):
+        with pytest.raises(InputError, match="is a device or a pipe, not a file"):
+            write(place)
+    assert pipe.is_fifo()
+    assert linked == place.is_symlink()
+
+
 @pytest.mark.parametrize("name", ["file/run", "file/deeper/run"])
 def test_a_directory_below_a_file_is_told_before(tmp_path: Path, name: str) -> None:
     """A file in the way of a parent is found before anything is computed."""
