@@ -14,17 +14,20 @@ from gpu_exec.calibrate_run import run_calibration
 from gpu_exec.matrix import ValidationCase, validation_matrix
 from gpu_exec.probes import GapProbe, Notebook
 from gpu_exec.recorded_bench import RecordedBench
+from gpu_exec.repeatability import Comparison
 from gpu_exec.validate import Origin, Summary, simulate_again, to_json, validate
 from gpu_exec.validation_file import read_validation
 from oasis_sim.cli.main import main
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import InputError
 from oasis_sim.hardware import load_profile
+from oasis_sim.hardware.load import read_profile
 from oasis_sim.model import load_model
 from tests.gpu_exec.fake_bench import FakeBench
 from tests.gpu_exec.schedule_cases import Case, make_schedule
 from tests.gpu_exec.test_validate import measure_with, predict
 
+ROOT = Path(__file__).parents[2]
 ORIGIN = Origin("FAKE", "580", "2026-01-01T00:00:00Z", "oasis-sim calibrate --gpu", "none")
 
 
@@ -48,6 +51,27 @@ def test_profile_from_readings(raw: Path, tmp_path: Path) -> None:
     out = tmp_path / "again.yaml"
     assert 0 == main(["calibrate", "--from-raw", str(raw), "--out", str(out), "--quiet"])
     assert first == out.read_text()
+
+
+def test_the_shipped_profile_is_that_of_its_readings(tmp_path: Path) -> None:
+    """Anyone can derive it again; a second calibration of that card gave the same within 3 %."""
+    found = {}
+    for name in ("h200-calibration", "h200-calibration-second"):
+        out = tmp_path / f"{name}.yaml"
+        raw = str(ROOT / "validation" / f"{name}.json")
+        options = ["--keep-unstable"] if name.endswith("second") else []
+        assert 0 == main(["calibrate", "--from-raw", raw, "--out", str(out), "--quiet", *options])
+        found[name] = read_profile(out)
+    first, second = found.values()
+    shipped = load_profile("h200")
+    assert shipped.engine("gpu_exec") == first.engine("gpu_exec")
+    assert (shipped.pcie, shipped.gpu) == (first.pcie, first.gpu)
+    numbers = Comparison(first, second, load_model("qwen3-8b")).numbers()
+    committed = json.loads((ROOT / "validation" / "calibration-repeat.json").read_text())
+    assert [pytest.approx(n.difference_pct) for n in numbers] == [
+        entry["difference_pct"] for entry in committed["numbers"]
+    ]
+    assert max(number.difference_pct for number in numbers) <= 3.0
 
 
 def test_missing_reading(raw: Path) -> None:
