@@ -36,7 +36,7 @@ def cheapest(prober: Prober, bounds: Bounds, most: int, start: int = 1) -> Pair 
         limit = min(bounds.decode[1], total - prefill)
         if limit < bounds.decode[0]:
             break
-        if limit <= slow and _slow_with_most(prober, bounds, most, limit):
+        if limit <= slow and _slow_with_most(prober, bounds, total, limit):
             break
         row = _Row(prober, prefill)
         # Later rows are of use only if their largest pair is enough.
@@ -71,9 +71,12 @@ class _Row:
         return probe.met
 
 
-def _slow_with_most(prober: Prober, bounds: Bounds, most: int, decode: int) -> bool:
-    """Tell whether so many decode nodes are too few even with the most prefill nodes."""
-    prefill = min(bounds.prefill[1], most - decode)
+def _slow_with_most(prober: Prober, bounds: Bounds, total: int, decode: int) -> bool:
+    """Tell whether so many decode nodes are too few even with the most prefill nodes.
+
+    No pair of up to `total` nodes has more of these.
+    """
+    prefill = min(bounds.prefill[1], total - bounds.decode[0])
     return prober.on_nodes(prefill, decode).lacks_decode_nodes
 
 
