@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gpu_exec.calibrate import Calibration, Kept
@@ -12,8 +13,9 @@ from gpu_exec.probes import TRANSFER, LinkProbe, Notebook, ReadProbe, StepProbe
 from gpu_exec.profile_file import MeasuredLimits, profile_yaml
 from gpu_exec.rounds import REPEAT_BOUND_PCT
 from gpu_exec.validate import Origin
-from oasis_sim.errors import RunFailed, UsageError
-from oasis_sim.hardware import HardwareProfile
+from oasis_sim.errors import InputError, RunFailed, UsageError
+from oasis_sim.fileio import loads_yaml
+from oasis_sim.hardware import HardwareProfile, profile_of
 from oasis_sim.model import ModelShape
 
 LINK_BYTES = 1 << 30
@@ -85,7 +87,16 @@ def run_calibration(
         else f"NOT REPEATABLE within {REPEAT_BOUND_PCT:g} %: {'; '.join(unstable)}",
     )
     text = profile_yaml(name, base, limits, costs, header)
+    _check_readable(text, name)
     return CalibrationResult(text, _raw(origin, book), unstable)
+
+
+def _check_readable(text: str, name: str) -> None:
+    """Raise RunFailed for a profile that no command would read: readings without sense."""
+    try:
+        profile_of(loads_yaml(text, name), Path(name))
+    except InputError as error:
+        raise RunFailed(f"the readings make no profile: {error}") from None
 
 
 def unstable_transports(book: Notebook) -> list[str]:

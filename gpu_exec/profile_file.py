@@ -46,7 +46,7 @@ def profile_yaml(
     bandwidth_source = f"{kept}; {_n(read)} TB/s {MEASURED_HERE}"
     pcie_source = f"measured: one large DMA; device to host {_n(limits.d2h_bytes_per_s / 1e9)} GB/s"
     lines = [
-        *(f"# {line}" for line in header),
+        *(f"# {_printing(line)}" for line in header),
         "schema_version: 1",
         f"name: {_text(name)}",
         "origin: measured",
@@ -205,6 +205,11 @@ def _flag(value: bool) -> str:
 
 
 def _text(text: str) -> str:
-    """Quote a string for YAML; control characters do not survive."""
-    safe = "".join(c if c.isprintable() else " " for c in text)
+    """Quote a string for YAML."""
+    safe = _printing(text)
     return '"' + safe.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _printing(text: str) -> str:
+    """Return text on one line; control characters do not survive."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -10,13 +10,18 @@ from typing import Any
 from gpu_exec.probes import Card, GapProbe, LinkProbe, Probe, ReadProbe, StageProbe, StepProbe
 from gpu_exec.validate import Origin
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import is_number, load_json
+from oasis_sim.fileio import is_number, load_json, printable
 
 FORMAT = "oasis-calibration"
 VERSION = 2
 _KINDS: dict[str, type[Any]] = {
     kind.__name__: kind for kind in (StepProbe, StageProbe, LinkProbe, ReadProbe, GapProbe)
 }
+_SHORTEST_MS, _LONGEST_MS = 1e-6, 1e6
+_BOUNDS: dict[str, tuple[int, int]] = {"sms": (1, 10_000), "hbm_bytes": (10**6, 10**15)}
+"""Of what the driver says, as hardware profiles bound it."""
+_FOUND = ("probe", "value_ms", "repeat_pct", "rounds_ms")
+"""Keys of a reading that are no parameters of its probe; its value is derived from its rounds."""
 _TYPES: dict[str, tuple[type, ...]] = {
     "int": (int,),
     "float": (int, float),
@@ -45,7 +50,12 @@ class RecordedBench:
         readings = document.get("readings")
         if not isinstance(readings, list):
             raise self._wrong("readings", "must be a list")
-        self._rounds = dict(self._reading(entry, i) for i, entry in enumerate(readings))
+        self._rounds: dict[Probe, Iterator[float]] = {}
+        for i, entry in enumerate(readings):
+            probe, rounds = self._reading(entry, i)
+            if probe in self._rounds:
+                raise self._wrong(f"readings[{i}]", f"repeats that of {probe}", "keep one of them")
+            self._rounds[probe] = rounds
 
     def measure_ms(self, probe: Probe, _length: int) -> float:
         """Return the next round of a probe; its length is that of the recorded one."""
@@ -57,13 +67,20 @@ class RecordedBench:
 
     def _reading(self, entry: Any, index: int) -> tuple[Probe, Iterator[float]]:
         field = f"readings[{index}]"
-        if not isinstance(entry, dict) or entry.get("probe") not in _KINDS:
+        name = entry.get("probe") if isinstance(entry, dict) else None
+        kind = _KINDS.get(name) if isinstance(name, str) else None
+        if kind is None:
             raise self._wrong(field, "names no probe")
         rounds = entry.get("rounds_ms")
-        if not isinstance(rounds, list) or not all(is_number(v, 0) and v > 0 for v in rounds):
-            raise self._wrong(f"{field}.rounds_ms", "must be a list of positive numbers")
-        kind = _KINDS[entry["probe"]]
+        if not isinstance(rounds, list) or not all(
+            is_number(ms, _SHORTEST_MS, _LONGEST_MS) for ms in rounds
+        ):
+            allowed = f"numbers from {_SHORTEST_MS:g} to {_LONGEST_MS:g}"
+            raise self._wrong(f"{field}.rounds_ms", f"must be a list of {allowed}")
         names = [part.name for part in dataclasses.fields(kind)]
+        for key in entry:
+            if key not in names and key not in _FOUND:
+                raise self._wrong(f"{field}.{printable(key, 40)}", f"is no key of a {name}")
         probe: Probe = self._record(kind, {name: entry.get(name) for name in names}, field)
         return probe, iter([float(value) for value in rounds])
 
@@ -78,6 +95,9 @@ class RecordedBench:
                 value = tuple(value)
             if type(value) not in _TYPES.get(str(part.type), (tuple,)):
                 raise self._wrong(f"{field}.{part.name}", f"must be {part.type}")
+            bounds = _BOUNDS.get(part.name)
+            if bounds is not None and not is_number(value, *bounds):
+                raise self._wrong(f"{field}.{part.name}", "must be {} to {}".format(*bounds))
             checked[part.name] = value
         return kind(**checked)
 

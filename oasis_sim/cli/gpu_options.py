@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from oasis_sim.errors import InputError, UsageError
 from oasis_sim.text import plain
@@ -43,6 +46,18 @@ def size_of(text: str) -> int:
     if size < 1 << 20:
         raise UsageError("--host-memory must be 1 MiB or more")
     return size
+
+
+def same_place(first: Path, second: Path) -> bool:
+    """Tell whether two paths name one file, which may be there or not."""
+    return os.path.realpath(first) == os.path.realpath(second)
+
+
+def given(*names: str) -> list[str]:
+    """Return which of these options of the command that runs were typed, as they are typed."""
+    context = click.get_current_context()
+    typed = [n for n in names if context.get_parameter_source(n) is ParameterSource.COMMANDLINE]
+    return [f"--{name.replace('_', '-')}" for name in typed]
 
 
 def command_line() -> str:

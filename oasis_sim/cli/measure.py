@@ -16,6 +16,8 @@ from oasis_sim.cli.gpu_options import (
     QUIET,
     command_line,
     emit,
+    given,
+    same_place,
     size_of,
 )
 from oasis_sim.cli.network import MEMORIES, calibrate_network
@@ -121,15 +123,18 @@ def calibrate(**values: Any) -> None:
 
 def _check_card_options(values: Mapping[str, Any]) -> None:
     """Raise UsageError for options that do not go with measuring a card."""
-    given = [name for name in ("peer", "serve", "bandwidth") if values[name] is not None]
-    if given:
-        raise UsageError(f"--{given[0]} belongs to --network")
+    of_network = given("peer", "serve", "bandwidth", "memory", "device")
+    if of_network:
+        raise UsageError(f"{of_network[0]} belongs to --network")
     if values["out"] is None:
         raise UsageError("name the profile to write with --out FILE")
     if values["from_raw"] is None and not values["gpu"]:
         raise UsageError("say what to measure: --gpu or --network")
     if values["from_raw"] is not None and (values["gpu"] or values["raw"]):
         raise UsageError("--from-raw derives from an earlier measurement; drop --gpu and --raw")
+    for name in ("raw", "from_raw"):
+        if values[name] is not None and same_place(values[name], values["out"]):
+            raise UsageError(f"--out and --{name.replace('_', '-')} name the same file")
 
 
 def _measure_card(
@@ -201,6 +206,13 @@ def validate(**values: Any) -> None:
     """
     if values["measured"] is None and not values["gpu"]:
         raise UsageError("say what to compare: --gpu measures, --measured FILE needs no GPU")
+    if values["measured"] is not None:
+        dropped = given("gpu", "out", "repeats", "host_memory")
+        if dropped:
+            raise UsageError(
+                f"--measured measures and writes nothing; drop {', '.join(dropped)} (its result "
+                "is what --format json prints)"
+            )
     from gpu_exec import validate as validation
     from gpu_exec.predict import WINDOW_STEPS, predict
     from oasis_sim.fileio import check_writable

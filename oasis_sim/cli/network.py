@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from oasis_sim.cli.gpu_options import command_line, emit
+from oasis_sim.cli.gpu_options import command_line, emit, same_place
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import UsageError
 from oasis_sim.text import plain
@@ -26,6 +26,8 @@ def calibrate_network(values: Mapping[str, Any]) -> None:
         raise UsageError("--network measures no GPU; drop --gpu, --from-raw, --keep-unstable")
     if values["serve"] is not None and (values["out"] or values["raw"] or values["peer"]):
         raise UsageError("--serve answers a peer and writes nothing; drop --out, --raw, --peer")
+    if values["out"] and values["raw"] and same_place(values["raw"], values["out"]):
+        raise UsageError("--out and --raw name the same file")
     from gpu_exec.network.nixl_side import load_nixl
 
     load_nixl()

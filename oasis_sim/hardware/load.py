@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from oasis_sim.errors import InputError
-from oasis_sim.fileio import Fields, SourcedFields, find_input, load_yaml, printable
+from oasis_sim.fileio import Document, Fields, SourcedFields, find_input, load_yaml, printable
 from oasis_sim.hardware import bounds
 from oasis_sim.hardware.load_engine import read_engine
 from oasis_sim.hardware.profile import EngineCosts, Gpu, HardwareProfile, Host, Link
@@ -27,7 +27,12 @@ def load_profile(name: str) -> HardwareProfile:
 
 def read_profile(path: Path) -> HardwareProfile:
     """Read one profile file; see docs/hardware-profiles.md for its keys."""
-    top = Fields.of(load_yaml(path))
+    return profile_of(load_yaml(path), path)
+
+
+def profile_of(document: Document, path: Path) -> HardwareProfile:
+    """Return the profile that a document holds; `path` names it in messages."""
+    top = Fields.of(document)
     top.integer("schema_version", low=1, high=1)
     limits = SourcedFields(top)
     gpu = _read_gpu(limits.child("gpu"))

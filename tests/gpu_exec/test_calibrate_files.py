@@ -107,6 +107,12 @@ RAW_BREAKS: dict[str, Change] = {
     "origin.gpu": lambda d: d.update(gpu=7),
     "readings": lambda d: d.update(readings={}),
     "readings[0]": lambda d: d["readings"].__setitem__(0, "x"),
+    "card.hbm_bytes": lambda d: d["card"].update(hbm_bytes=0),
+    "card.sms": lambda d: d["card"].update(sms=10**6),
+    "readings[1]": lambda d: d["readings"][1].update(probe=["LinkProbe"]),
+    "readings[1].speed": lambda d: d["readings"][1].update(speed=1),
+    "readings[5]": lambda d: d["readings"].insert(5, {**d["readings"][2], "rounds_ms": [9.0]}),
+    "readings[5].rounds_ms": lambda d: d["readings"][5].update(rounds_ms=[1e300] * 3),
     "readings[1].rounds_ms": lambda d: d["readings"][1]["rounds_ms"].__setitem__(0, 0),
     "readings[2].rounds_ms": lambda d: d["readings"][2].update(rounds_ms="1"),
     "readings[3].rounds_ms": lambda d: d["readings"][3].pop("rounds_ms"),
@@ -126,6 +132,36 @@ def test_damaged_readings(field: str, raw: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         RecordedBench(path)
     assert field == caught.value.field
+
+
+def test_readings_without_sense_make_no_profile(
+    raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Copies that take as long whatever they move give speeds that no profile may state."""
+    document = json.loads(raw.read_text())
+    for entry in document["readings"]:
+        pair = entry.get("stages", [])[1:] == ["transfer"] and entry["block_tokens"] == 64
+        if pair and entry["transport"] == "naive":
+            entry["rounds_ms"] = [99.0] * len(entry["rounds_ms"])
+    (tmp_path / "raw.json").write_text(json.dumps(document))
+    out = tmp_path / "card.yaml"
+    assert 1 == main(["calibrate", "--from-raw", str(tmp_path / "raw.json"), "--out", str(out)])
+    shown = capsys.readouterr().err
+    assert "the readings make no profile" in shown
+    assert "transports.naive.idle_speedup[2]: 1000000 is out of range" in shown
+    assert not out.exists()
+
+
+def test_what_a_card_says_of_itself_cannot_change_its_profile(raw: Path, tmp_path: Path) -> None:
+    """Line breaks of every kind, escapes and half characters stay on one line of a comment."""
+    document = json.loads(raw.read_text())
+    odd = "a\nname: b\u2028c: d\x85e: f\x1b[31m\ud800"
+    document.update(dict.fromkeys(("gpu", "driver", "date", "command", "commit"), odd))
+    document["card"].update(dict.fromkeys(("name", "driver", "software"), odd))
+    (tmp_path / "raw.json").write_text(json.dumps(document))
+    out = tmp_path / "card.yaml"
+    assert 0 == main(["calibrate", "--from-raw", str(tmp_path / "raw.json"), "--out", str(out)])
+    assert "card" == load_profile(str(out)).name
 
 
 # Validation files -------------------------------------------------------------------------------
