@@ -16,6 +16,7 @@ from gpu_exec.compare import simulated_stage_ms
 from gpu_exec.matrix import DENSE, ValidationCase
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed, TargetMissed, UsageError
+from oasis_sim.text import counted
 from oasis_sim.units import PS_PER_MS
 
 MIN_REPEATS = 5
@@ -205,7 +206,7 @@ def check(summary: Summary) -> None:
         raise TargetMissed(
             f"step time is off by {median:.1f} % in the median (bound {MEDIAN_BOUND_PCT:g} %) and "
             f"by {worst:.1f} % at most (bound {MAX_BOUND_PCT:g} %) "
-            f"over {summary.configs} configurations"
+            f"over {counted(summary.configs, 'configuration')}"
         )
 
 
