@@ -42,9 +42,7 @@ def _row(entry: Any, field: str, file: str) -> Row:
         raise InputError("has no config", file=file, field=field)
     metric = entry.get("metric")
     if not isinstance(metric, str) or not _is_metric(metric):
-        problem = (
-            f"must be {STEP_TIME} or {STAGE}NAME , NAME a stage or several joined by +"
-        )
+        problem = f"must be {STEP_TIME} or {STAGE}NAME, NAME a stage or several joined by +"
         raise InputError(problem, file=file, field=f"{field}.metric")
     _check_config(entry["config"], f"{field}.config", file)
     numbers = {}
