@@ -67,6 +67,11 @@ class Fields:
         self._asked[key] = None
         return self._value.get(key) is not None
 
+    def written(self, key: str) -> bool:
+        """Say whether a key is given, be it empty: its getter then refuses that."""
+        self._asked[key] = None
+        return key in self._value
+
     def is_mapping(self, key: str) -> bool:
         """Say whether a key holds a mapping; this counts as asking for it."""
         return self.has(key) and isinstance(self._value[key], dict)
@@ -285,4 +290,6 @@ def _kind(value: Any) -> str:
         return f"the text {printable(value, 60)!r}"
     if isinstance(value, int | float):
         return f"the number {printable(value, 40)}"
-    return "a list" if isinstance(value, list) else "a mapping"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    return "a mapping"

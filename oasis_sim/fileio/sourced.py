@@ -51,11 +51,16 @@ class SourcedFields:
 
 
 def read_curve(fields: Fields, name: str, x: Sequence[float], y: Sequence[float]) -> Curve:
-    """Build a curve from two lists, noting a mistake at `name` where they do not fit together."""
+    """Build a curve from two lists, noting a mistake at `name` where they do not fit together.
+
+    An empty list is what the getters of `Fields` return after a mistake, which is noted then.
+    """
+    if not x or not y:
+        return Curve.constant(1.0)
     if len(x) != len(y):
         problem = f"has {len(x)} points for {len(y)} values"
         return fields.mistake(name, problem, "give as many", Curve.constant(1.0))
-    if not x or any(b <= a for a, b in zip((0.0, *x), x, strict=False)):
+    if any(b <= a for a, b in zip((0.0, *x), x, strict=False)):
         problem = "must be positive and increase from point to point"
         return fields.mistake(name, problem, "sort the points", Curve.constant(1.0))
     return Curve(tuple(float(v) for v in x), tuple(float(v) for v in y))

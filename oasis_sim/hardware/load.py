@@ -37,8 +37,8 @@ def profile_of(document: Document, path: Path) -> HardwareProfile:
     limits = SourcedFields(top)
     gpu = _read_gpu(limits.child("gpu"))
     pcie = _read_link(limits.child("pcie"))
-    nvlink = _read_link(limits.child("nvlink")) if top.has("nvlink") else None
-    if top.has("network"):
+    nvlink = _read_link(limits.child("nvlink")) if top.written("nvlink") else None
+    if top.written("network"):
         fix = "remove it and name a network where one is used (--network)"
         top.mistake("network", "is no part of a hardware profile", fix, None)
     host = _read_host(limits.child("host"))
@@ -46,12 +46,12 @@ def profile_of(document: Document, path: Path) -> HardwareProfile:
     origin = top.text("origin", choices=ORIGINS)
     engines: dict[str, EngineCosts] = {"roofline": roofline_costs(pcie)}
     likes: dict[str, tuple[str, str]] = {}
-    if top.has("engines"):
+    if top.written("engines"):
         section = top.child("engines")
         names = section.keys()
         for engine in names:
             fields = section.child(engine)
-            if fields.has("like"):
+            if fields.written("like"):
                 likes[engine] = (fields.text("like"), fields.text("source"))
             elif engine == "roofline":
                 section.mistake(engine, "is derived from the limits", "remove it", None)
@@ -80,11 +80,11 @@ def _own_engine(profile: str, engine: str, asking: Path) -> tuple[EngineCosts, L
     """Read the engine that another profile defines itself (no chains of `like`), and its link."""
     top = Fields.of(load_yaml(find_input(profile, "profile")))
     link = _read_link(SourcedFields(top).child("pcie"))
-    if top.has("engines"):
+    if top.written("engines"):
         section = top.child("engines")
         if section.has(engine):
             fields = section.child(engine)
-            if not fields.has("like"):
+            if not fields.written("like"):
                 costs = read_engine(engine, fields)
                 fields.finish()
                 return costs, link
@@ -120,7 +120,7 @@ def _read_gpu(section: SourcedFields) -> Gpu:
         hbm_bytes=section.quantity("hbm_capacity", parse_bytes, bounds.HBM),
         hbm_bytes_per_s=section.quantity("hbm_bandwidth", parse_bandwidth, bounds.BANDWIDTH),
         power_w=section.quantity("power", parse_power, bounds.POWER)
-        if section.fields.has("power")
+        if section.fields.written("power")
         else None,
     )
 

@@ -61,7 +61,7 @@ def read_engine(name: str, fields: Fields) -> EngineCosts:
 def _read_linear_efficiency(fields: Fields) -> LinearEfficiency:
     """Read one curve for all linear layers, or one for each group of them."""
     parts = [field.name for field in dataclasses.fields(LinearEfficiency)]
-    if not any(fields.has(part) for part in parts):
+    if not any(fields.written(part) for part in parts):
         return LinearEfficiency.same(_by_rows(fields))
     return LinearEfficiency(**{part: _by_rows(fields.child(part)) for part in parts})
 
@@ -98,7 +98,9 @@ def _read_selection(fields: Fields) -> Selection:
         fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
         per_head_ps=_picoseconds(fields, "per_head", "ns"),
         per_candidate_ps=_picoseconds(fields, "per_candidate", "ps"),
-        per_block_ps=_picoseconds(fields, "per_block", "ns") if fields.has("per_block_ns") else 0.0,
+        per_block_ps=_picoseconds(fields, "per_block", "ns")
+        if fields.written("per_block_ns")
+        else 0.0,
     )
 
 
@@ -137,7 +139,7 @@ def _read_prediction_slowdown(fields: Fields, inline: bool) -> Slowdown | None:
     key = "prediction_slowdown"
     if not inline:
         return _read_slowdown(fields.child(key))
-    if fields.has(key):
+    if fields.written(key):
         problem = "has no effect with prediction_inline, which runs prediction beside nothing"
         fields.mistake(key, problem, "remove one of the two", None)
         _read_slowdown(fields.child(key))
@@ -152,7 +154,7 @@ def _factors_by_rows(fields: Fields) -> Curve:
 def _read_transport(fields: Fields) -> Transport:
     units = fields.quantities("unit", parse_bytes, within=bounds.CURVE_SIZE)
     rates = fields.quantities("rate", parse_bandwidth, within=bounds.BANDWIDTH)
-    covered = fields.has("linear_covered")
+    covered = fields.written("linear_covered")
     return Transport(
         bytes_per_s=read_curve(fields, "unit", units, rates),
         fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
@@ -163,7 +165,7 @@ def _read_transport(fields: Fields) -> Transport:
 
 
 def _read_idle_speedup(fields: Fields, units: Sequence[float]) -> Curve:
-    if not fields.has("idle_speedup"):
+    if not fields.written("idle_speedup"):
         return Curve.constant(1.0)
     factors = fields.numbers("idle_speedup", low=1.0, high=LARGEST_SLOWDOWN)
     return read_curve(fields, "idle_speedup", units, factors)

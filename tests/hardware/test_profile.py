@@ -241,6 +241,41 @@ def test_numbers_of_no_machine_are_refused(
     assert "edited.yaml:" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gpu__power",
+        "nvlink",
+        "engines",
+        "engines__vllm__prediction_inline",
+        "engines__vllm__draft_layers",
+        "engines__vllm__selection__per_block_ns",
+        "engines__vllm__linear_efficiency__qkv",
+        "engines__vllm__transports__sm_gather__idle_speedup",
+        "engines__vllm__transports__sm_gather__linear_covered",
+        "engines__gpu_exec__like",
+    ],
+)
+def test_an_optional_key_left_empty_is_no_default(tmp_path: Path, key: str) -> None:
+    """`key:` with nothing behind it is a slip of the pen, not the wish for the default."""
+    path = edited(tmp_path, **{key: "LEFT"})
+    path.write_text(path.read_text().replace("LEFT", ""))
+    with pytest.raises(InputError) as caught:
+        read_profile(path)
+    assert f": {key.replace('__', '.')}: is empty; write" in str(caught.value)
+    assert 3 == caught.value.exit_code
+
+
+@pytest.mark.parametrize("key", ["rows", "share"])
+def test_half_a_curve_is_one_mistake(tmp_path: Path, key: str) -> None:
+    """The list that is missing is named, and not also that the other one does not fit it."""
+    path = edited(tmp_path, **{f"engines__vllm__linear_efficiency__{key}": None})
+    with pytest.raises(InputError) as caught:
+        read_profile(path)
+    assert f"linear_efficiency.{key}" == str(caught.value.field).removeprefix("engines.vllm.")
+    assert "is missing" == caught.value.problem
+
+
 @given(st.lists(st.floats(0.1, 1e9), min_size=1, max_size=6, unique=True), st.floats(1e-3, 1e12))
 def test_a_curve_stays_within_its_points(xs: list[float], x: float) -> None:
     """Interpolation never leaves the range of the measured values and meets every point."""
