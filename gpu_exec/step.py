@@ -9,8 +9,7 @@
 
 The host does nothing per layer: positions, copy lists and slot lists lie on the device. Transports
 that the host drives are the exception: the graph releases one layer after the other through a
-counter in host memory, and the host submits that layer's copies to a stream that waits for
-nothing (a batch of copies submitted to a blocked stream takes up to eight times as long).
+counter in host memory, and the host submits its copies to a stream that waits for nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from gpu_exec.kernels.config import (
     synthetic_moves,
 )
 from gpu_exec.kernels.linear import DraftWeights, LayerWeights, choose_gemm, warm_up
-from gpu_exec.kernels.marks import ClockMarks, CopyMarks, Marks, StageSums
+from gpu_exec.kernels.marks import ClockMarks, CopyMarks, Marks, StageSums, named
 from gpu_exec.kernels.memory import DraftMemory, StepMemory, require_gpu
 from gpu_exec.kernels.movelist import DeviceMoves
 from gpu_exec.kernels.program import Parts, StepProgram
@@ -166,6 +165,11 @@ class DecodeStep:
         parts.moves.phase = self._executed % parts.moves.steps
         parity = self._executed % 2 if self.config.moves_from == "selection" else 0
         self._copy_marks = CopyMarks()
+        with named(f"step {self._executed}"):
+            self._enqueue(parts, parity, stages)
+        self._executed += 1
+
+    def _enqueue(self, parts: Parts, parity: int, stages: bool) -> None:
         if self.config.host_driven and self.config.stages.serial:
             marks = self._new_marks(stages)
             self._copies.wait_stream(self._torch.cuda.current_stream())
@@ -179,7 +183,6 @@ class DecodeStep:
             graph.replay()
             if self.config.host_driven:
                 self._submit_copies(parts, stages)
-        self._executed += 1
 
     def _submit_copies(self, parts: Parts, stages: bool) -> None:
         """Submit each layer's copies once the graph has released it; the step ends with them."""
@@ -210,8 +213,7 @@ class DecodeStep:
 
     def hidden_state(self) -> bytes:
         """Return what the last step left of the residual stream; alike on all devices."""
-        raw: bytes = self.memory.x.view(self._torch.int16).cpu().numpy().tobytes()
-        return raw
+        return bytes(self.memory.x.view(self._torch.int16).cpu().numpy())
 
     def close(self) -> None:
         """Release graphs, device memory and pinned memory."""

@@ -34,22 +34,36 @@ STEP_CLOCKS = 16
 NEVER = 2**63 - 1
 
 
-class Marks:
-    """Ignore every span: the form for timing whole steps."""
+@contextmanager
+def named(text: str) -> Iterator[None]:
+    """Name what the host does inside for profilers (NVTX)."""
+    import torch
 
-    @contextmanager
-    def span(self, _stage: str, _layer: int) -> Iterator[None]:
-        """Enclose the launches of one stage and layer."""
+    torch.cuda.nvtx.range_push(text)
+    try:
         yield
+    finally:
+        torch.cuda.nvtx.range_pop()
+
+
+class Marks:
+    """Name every span and do not time it: the form for timing whole steps."""
 
     @contextmanager
-    def inside(self, _stage: str, _layer: int, *, behind: bool = False) -> Iterator[Any]:
+    def span(self, stage: str, layer: int) -> Iterator[None]:
+        """Enclose the launches of one stage and layer."""
+        with named(f"{stage} {layer}"):
+            yield
+
+    @contextmanager
+    def inside(self, stage: str, layer: int, *, behind: bool = False) -> Iterator[Any]:
         """Enclose the launch of one kernel and give it the place of its own clock, if any.
 
         What is `behind` the compute stream's next kernel without clocks is so with them.
         """
         del behind
-        yield None
+        with named(f"{stage} {layer}"):
+            yield None
 
     def rest(self, _layer: int) -> None:
         """Enclose nothing."""
@@ -90,7 +104,7 @@ class _Open:
 
 
 class ClockMarks(Marks):
-    """Put the GPU's clock before and after every span, and name the span for profilers (NVTX).
+    """Put the GPU's clock before and after every span, too.
 
     The first clocks of the device are those of spans; behind them lie pairs, start and end, of
     kernels with clocks of their own.
@@ -114,31 +128,25 @@ class ClockMarks(Marks):
     @contextmanager
     def inside(self, stage: str, layer: int, *, behind: bool = False) -> Iterator[Any]:
         """Enclose the launch of one kernel and give it the place of its own clock."""
-        import torch
-
         first = self._inside_used
         if first + 2 > len(self._times):
             raise RunFailed("a step with so many kernels that have clocks cannot be timed")
         self._inside_used += 2
-        torch.cuda.nvtx.range_push(f"{stage} {layer}")
-        if behind:
-            self._clock()
-        yield pointer(self._times[first:])
-        torch.cuda.nvtx.range_pop()
+        with named(f"{stage} {layer}"):
+            if behind:
+                self._clock()
+            yield pointer(self._times[first:])
         self._spans.append(Span(stage, first, first + 1, -1))
 
     @contextmanager
     def span(self, stage: str, layer: int) -> Iterator[None]:
         """Enclose the launches of one stage and layer between two clocks."""
-        import torch
-
-        torch.cuda.nvtx.range_push(f"{stage} {layer}")
-        first, stream = self._clock()
-        self._open.append(_Open(stream))
-        yield
-        last, _ = self._clock()
-        self._spans.append(Span(stage, first, last, self._open.pop().clocks))
-        torch.cuda.nvtx.range_pop()
+        with named(f"{stage} {layer}"):
+            first, stream = self._clock()
+            self._open.append(_Open(stream))
+            yield
+            last, _ = self._clock()
+            self._spans.append(Span(stage, first, last, self._open.pop().clocks))
 
     def rest(self, layer: int) -> None:
         """Enclose nothing, to learn what a clock takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import gpu_exec.executor_cuda
+import gpu_exec.kernels.marks
 import gpu_exec.kernels.memory
 import gpu_exec.kernels.program
 import gpu_exec.step
@@ -53,6 +55,7 @@ def run_layer(monkeypatch: pytest.MonkeyPatch, rank: int | None, **switches: boo
     program = gpu_exec.kernels.program
     monkeypatch.setattr(program, "launch", lambda name, *rest: calls.append((name, rest[-1])))
     monkeypatch.setattr(program, "pointer", lambda tensor: tensor)
+    monkeypatch.setattr(gpu_exec.kernels.marks, "named", nullcontext)
     memory = SimpleNamespace(
         **{name: np.zeros((2, 4)) for name in ("x", "normed", "gate_up", "gated", "attended")}
     )

@@ -138,8 +138,16 @@ def test_kernels_with_clocks_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
         for place in places:
             gpu.blocks(place, (later + 700, later + 9_000), (later + 100, later + 2_000))
         assert pytest.approx(2 * 0.0089) == clocks.sums().net_ms["selection"]
-    with Marks().inside("selection", 0) as none:
-        assert none is None
+
+
+def test_spans_are_named_for_profilers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With clocks and without, the launches of a stage stand in a range of its name and layer."""
+    gpu = FakeGpu(monkeypatch)
+    for marks_of_a_step in (Marks(), ClockMarks(gpu.torch, layers=1)):
+        gpu.names.clear()
+        with marks_of_a_step.span("attention", 3), marks_of_a_step.inside("selection", 3) as place:
+            assert (place is None) == (type(marks_of_a_step) is Marks)
+        assert ["attention 3", "selection 3"] == gpu.names
 
 
 def test_more_clocks_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
