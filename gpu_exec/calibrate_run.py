@@ -69,7 +69,8 @@ def run_calibration(
     source = (
         f"measured by `oasis-sim calibrate` on one {bench.card.name} (driver {bench.card.driver}, "
         f"{bench.card.software}) with {model.name} shapes, {origin.date}; experts, prefill, "
-        f"collective, hbm_share and reserved are those of profile {base.name}"
+        f"collective, hbm_share and reserved are kept from profile {base.name}, not measured "
+        "(docs/hardware-profiles.md)"
     )
     costs = Calibration(book, base, model, kept).costs(source)
     unstable = tuple(f"{p} ({found.repeat_pct:.1f} %)" for p, found in book.unstable.items())

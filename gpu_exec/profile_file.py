@@ -15,7 +15,7 @@ from oasis_sim.hardware import (
 )
 
 SIGNIFICANT = 6
-MEASURED_HERE = "read was measured here"
+MEASURED_HERE = "by one reduction of 4 GiB here"
 
 
 @dataclass(frozen=True)
