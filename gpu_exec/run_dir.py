@@ -26,7 +26,7 @@ def load_run_schedule(run_dir: str | Path) -> Schedule:
         raise InputError(
             f"has no {SCHEDULE_NAME}",
             file=directory,
-            fix="run again with a scheme whose moves can be replayed, such as oasis",
+            fix="run again on one node, with a scheme whose moves can be replayed, such as oasis",
         )
     check_whole_run(directory, SCHEDULE_NAME)
     return Schedule.load(path)

@@ -11,7 +11,14 @@ from oasis_sim.hardware import bounds
 from oasis_sim.hardware.load_engine import read_engine
 from oasis_sim.hardware.profile import EngineCosts, Gpu, HardwareProfile, Host, Link
 from oasis_sim.hardware.roofline import roofline_costs
-from oasis_sim.units import parse_bandwidth, parse_bytes, parse_flops, parse_power, parse_time
+from oasis_sim.units import (
+    format_bandwidth,
+    parse_bandwidth,
+    parse_bytes,
+    parse_flops,
+    parse_power,
+    parse_time,
+)
 
 ORIGINS = ("datasheet", "published", "measured")
 
@@ -57,6 +64,7 @@ def profile_of(document: Document, path: Path) -> HardwareProfile:
                 section.mistake(engine, "is derived from the limits", "remove it", None)
             else:
                 engines[engine] = read_engine(engine, fields)
+                _check_rates(fields, engines[engine], pcie)
     top.finish()
     for engine, (other, source) in likes.items():
         costs, link = _own_engine(other, engine, path)
@@ -74,6 +82,18 @@ def profile_of(document: Document, path: Path) -> HardwareProfile:
         engines=engines,
         sources=limits.sources,
     )
+
+
+def _check_rates(fields: Fields, costs: EngineCosts, link: Link) -> None:
+    """Note every transport that is said to move more than the link can: runs would beat bounds."""
+    most = link.bytes_per_s
+    for name, transport in costs.transports.items():
+        rates = transport.bytes_per_s
+        if any(
+            y * transport.idle_speedup.at(x) > most for x, y in zip(rates.x, rates.y, strict=True)
+        ):
+            problem = f"with idle_speedup, exceeds the link's bandwidth ({format_bandwidth(most)})"
+            fields.mistake(("transports", name, "rate"), problem, "lower one of them", None)
 
 
 def _own_engine(profile: str, engine: str, asking: Path) -> tuple[EngineCosts, Link]:

@@ -276,6 +276,23 @@ def test_half_a_curve_is_one_mistake(tmp_path: Path, key: str) -> None:
     assert "is missing" == caught.value.problem
 
 
+@pytest.mark.parametrize(("rate", "after", "good"), [(64, 1, True), (65, 1, False), (33, 2, False)])
+def test_no_transport_is_faster_than_its_link(
+    tmp_path: Path, rate: int, after: int, good: bool
+) -> None:
+    """The link of h100 moves 64 GB/s: beside work no more, nor after it."""
+    way = {"unit": ["8 KiB"], "rate": [f"{rate} GB/s"], "idle_speedup": [after], "fixed": "0 us"}
+    way["slowdown"] = {"linear": {"rows": [1], "factor": [1]}, "attention": 1, "prediction": 1}
+    path = edited(tmp_path, engines__vllm__transports__naive=way)
+    if good:
+        assert 64e9 == read_profile(path).engine("vllm").transport("naive").bytes_per_s.at(8192)
+        return
+    with pytest.raises(InputError) as caught:
+        read_profile(path)
+    assert "engines.vllm.transports.naive.rate" == caught.value.field
+    assert "exceeds the link's bandwidth (64.0 GB/s)" in caught.value.problem
+
+
 @given(st.lists(st.floats(0.1, 1e9), min_size=1, max_size=6, unique=True), st.floats(1e-3, 1e12))
 def test_a_curve_stays_within_its_points(xs: list[float], x: float) -> None:
     """Interpolation never leaves the range of the measured values and meets every point."""
