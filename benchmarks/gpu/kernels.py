@@ -216,8 +216,17 @@ def norm_by_place(memory: Any, rows_of_x: int) -> None:
             report("rms_norm by place", ms, rows=rows_of_x, place=place, turn=turn)
 
 
+def products(sizes: tuple[int, ...] = (4096, 8192, 16384)) -> None:
+    """Time large square bf16 products of random matrices: what the tensor cores reach at most."""
+    for size in sizes:
+        a, b, out = torch.randn(3, size, size, device="cuda").to(torch.bfloat16)
+        ms = graph_ms(lambda a=a, b=b, out=out: torch.mm(a, b, out=out))
+        report("product", ms, size=size, tflop_per_s=round(2 * size**3 / ms * 1e-9, 1))
+
+
 def main() -> None:
     """Run every measurement and write the file."""
+    products()
     data = torch.randint(0, 1 << 30, (1 << 30,), dtype=torch.int32, device="cuda")
     sink = torch.zeros(1, dtype=torch.int32, device="cuda")
     size, p = library.wide(4 << 30), library.pointer
