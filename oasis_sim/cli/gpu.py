@@ -9,6 +9,7 @@ import click
 
 from oasis_sim.cli.gpu_options import FORMAT, GPU, HELP, HOST_MEMORY, QUIET, emit, size_of
 from oasis_sim.cli.once import OnceCommand
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.reworded import reworded
 from oasis_sim.cli.terminal import note, progress_bar
 from oasis_sim.errors import UsageError
@@ -25,7 +26,7 @@ LEFT_OUT = (
 
 
 @click.command(cls=OnceCommand, context_settings=HELP)
-@click.argument("run_dir", required=False, type=click.Path(path_type=Path))
+@click.argument("run_dir", required=False, type=PATH)
 @GPU
 @click.option(
     "--device",

@@ -23,8 +23,9 @@ from oasis_sim.cli.gpu_options import (
 from oasis_sim.cli.network import MEMORIES, calibrate_network
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import rate_in_bytes
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.terminal import note
-from oasis_sim.errors import UsageError
+from oasis_sim.errors import InputError, UsageError
 from oasis_sim.text import plain
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _MODEL = click.option(
 @click.command(cls=OnceCommand, context_settings=HELP)
 @GPU
 @click.option("--network", is_flag=True, help="Measure transfers between two processes or hosts.")
-@click.option("--out", type=click.Path(path_type=Path), help="Profile to write.")
+@click.option("--out", type=PATH, help="Profile to write.")
 @click.option(
     "--base",
     default="h200",
@@ -57,10 +58,8 @@ _MODEL = click.option(
     help="Profile that gives limits which one card cannot show (datasheet, network, prefill).",
 )
 @_MODEL
-@click.option("--raw", type=click.Path(path_type=Path), help="Also write every reading as JSON.")
-@click.option(
-    "--from-raw", type=click.Path(path_type=Path), help="Derive the profile from such a file."
-)
+@click.option("--raw", type=PATH, help="Also write every reading as JSON.")
+@click.option("--from-raw", type=PATH, help="Derive the profile from such a file.")
 @click.option(
     "--keep-unstable", is_flag=True, help="Write the profile even when rounds disagree; it says so."
 )
@@ -181,12 +180,12 @@ def _derive_again(
 @_MODEL
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Result file.  [default: validation/CARD.json]",
 )
 @click.option(
     "--measured",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Simulate again what such a file measured; needs no GPU and writes nothing.",
 )
 @click.option(
@@ -255,7 +254,9 @@ def _measure_matrix(
     refuse_bad_card()
     from gpu_exec.measure import measure_case
 
-    return measurement_origin(gpus, command_line()), validation.validate(
+    origin = measurement_origin(gpus, command_line())
+    result_place(values["out"], origin.gpu)
+    return origin, validation.validate(
         validation_matrix(),
         simulated,
         lambda schedule, case, count: measure_case(schedule, case, count, host_bytes),
@@ -264,12 +265,29 @@ def _measure_matrix(
     )
 
 
-def _write_validation(document: Mapping[str, Any], gpu: str, values: Mapping[str, Any]) -> None:
+def result_place(out: Path | None, gpu: str) -> Path:
+    """Return where the result of `validate` goes, and make its default directory.
+
+    Raise InputError where it cannot be written: before the measurement, not after it.
+    """
     from gpu_exec.calibrate_run import profile_name
+    from oasis_sim.fileio import check_writable, printable
+
+    path = out or Path("validation") / f"{profile_name(gpu)}.json"
+    if out is None:
+        try:
+            path.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            problem = f"cannot be made ({error.strerror})"
+            raise InputError(problem, file=printable(path.parent), fix="use --out FILE") from None
+    check_writable(path)
+    return path
+
+
+def _write_validation(document: Mapping[str, Any], gpu: str, values: Mapping[str, Any]) -> None:
     from gpu_exec.replay import render_json
     from oasis_sim.fileio import write_atomic
 
-    path = values["out"] or Path("validation") / f"{profile_name(gpu)}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = result_place(values["out"], gpu)
     write_atomic(path, render_json(document))
     note(f"written: {path}", values["quiet"])

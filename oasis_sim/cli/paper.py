@@ -11,6 +11,7 @@ import click
 
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import TOKENS, output_options
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.terminal import note, simulation_bar
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def engine_option(command: Command) -> Command:
 )
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Draw it, too: .svg, .png or .pdf (needs matplotlib).",
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +13,7 @@ from oasis_sim.cli.asked import options_shown, repeated
 from oasis_sim.cli.disaggregation import disaggregation_options_but_workers
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import output_options, scenario_options_but_scheme
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.plan_jobs import jobs_of
 from oasis_sim.cli.plan_more import asked_about, crossovers_of, evidence_of, in_order
 from oasis_sim.cli.report_files import check_place, format_of, write_report
@@ -91,7 +91,7 @@ UNSAID = ("workers", "quiet", "output_format", "reports", "force")
     "--report",
     "reports",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="FILE",
     help="Write a report (.html, .md, .csv); asks both of the above. Repeatable.",
 )

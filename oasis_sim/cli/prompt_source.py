@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.errors import UsageError
 
 if TYPE_CHECKING:
     from oasis_sim.record import Prompt, RecordedModel, SourceChat, SourceText
 
-_PATH = click.Path(path_type=Path)
 _OPTIONS = (
-    click.option("--text", type=_PATH, help="UTF-8 text of the prompt (plain, .gz or .zst)."),
-    click.option(
-        "--chats", type=_PATH, help="JSONL of chats ({messages: [...]} per line) instead."
-    ),
+    click.option("--text", type=PATH, help="UTF-8 text of the prompt (plain, .gz or .zst)."),
+    click.option("--chats", type=PATH, help="JSONL of chats ({messages: [...]} per line) instead."),
     click.option("--chat-line", type=int, default=1, show_default=True, help="Line of the chat."),
-    click.option("--tokens", type=_PATH, help="Token ids instead: whole numbers, or a JSON list."),
+    click.option("--tokens", type=PATH, help="Token ids instead: whole numbers, or a JSON list."),
     click.option("--question", help="Ask this about the text, in the model's chat form."),
     click.option(
         "--prompt-tokens", type=int, help="First tokens of the text to use.  [default: all of it]"

@@ -14,6 +14,7 @@ from oasis_sim.cli import model_options as shared
 from oasis_sim.cli.lists import listed, read_budget, read_cap, read_ratio, scheme_list
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import PREDICTORS, options_checked, output_options
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.prompt_source import PromptSource, prompt_options
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import UsageError
@@ -44,7 +45,7 @@ class _Job:
 
 
 @click.command(cls=OnceCommand)
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @prompt_options
 @click.option("--steps", type=int, default=48, show_default=True, help="Tokens to decode.")
 @click.option(
@@ -124,7 +125,7 @@ class _Job:
 @shared.THREADS
 @click.option(
     "--checkpoint",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder to keep finished parts in; the command goes on there.",
 )
 @click.option(
@@ -136,7 +137,7 @@ class _Job:
 )
 @click.option(
     "--plot",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Draw KL against fetch ratio and bytes per step: .svg, .png or .pdf.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing plot.")

@@ -12,6 +12,7 @@ import click
 from oasis_sim.cli import model_options as shared
 from oasis_sim.cli.once import OnceCommand
 from oasis_sim.cli.options import options_checked
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.prompt_source import PromptSource, prompt_options
 from oasis_sim.cli.record_report import recorded_command, report
 from oasis_sim.errors import UsageError
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from oasis_sim.trace import AttentionTrace
 
 _SUFFIXES = (".npz", ".jsonl", ".jsonl.gz", ".jsonl.zst")
-_PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
 
 
 @click.command(cls=OnceCommand)
-@click.argument("model", type=_PATH)
+@click.argument("model", type=PATH)
 @prompt_options
 @click.option(
     "--out",
     required=True,
-    type=_PATH,
+    type=PATH,
     help="Trace to write: .npz, .jsonl, .jsonl.gz or .jsonl.zst.",
 )
 @click.option("--force", is_flag=True, help="Replace an existing trace.")
@@ -137,7 +137,7 @@ def _block_sizes(_context: click.Context, _option: click.Parameter, text: str) -
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N.")
 @shared.THREADS
 @click.option(
-    "--checkpoint", type=_PATH, help="Folder to keep finished parts in; the command goes on there."
+    "--checkpoint", type=PATH, help="Folder to keep finished parts in; the command goes on there."
 )
 @click.option(
     "--format",

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from oasis_sim.cli.once import OnceCommand
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.report_files import REPORT_FORMATS, check_place, format_of
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import UsageError
@@ -23,7 +24,7 @@ from oasis_sim.errors import UsageError
 )
 @click.option(
     "--out",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="File to write.  [default: SOURCE-report.html in the current directory; md and csv go to "
     "standard output]",
 )

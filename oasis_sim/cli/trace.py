@@ -12,6 +12,7 @@ import click
 from oasis_sim.cli.lists import listed, read_budget, read_ratio
 from oasis_sim.cli.once import OnceGroup
 from oasis_sim.cli.options import format_option
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.terminal import note
 from oasis_sim.cli.trace_output import emit, short_sample
 from oasis_sim.errors import InputError, UsageError
@@ -78,7 +79,7 @@ def check(file: str, output_format: str) -> None:
 
 @trace.command(short_help="Write a trace in another format.")
 @click.argument("file")
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PATH)
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 def convert(file: str, out: Path, force: bool) -> None:
     """Write a trace in the format of OUT's suffix: .npz, .jsonl, .jsonl.gz or .jsonl.zst."""
@@ -153,7 +154,7 @@ def stats(
 
 
 @trace.command()
-@click.argument("out", type=click.Path(path_type=Path))
+@click.argument("out", type=PATH)
 @click.option("--preset", metavar="NAME", help="Start from aime, steady, restless or poor-draft.")
 @click.option("--parameters", metavar="FILE", help="YAML file of parameters (name: value).")
 @click.option(

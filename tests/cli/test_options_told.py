@@ -8,6 +8,7 @@ import click
 import pytest
 
 from oasis_sim.cli.main import cli
+from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.reworded import reworded
 
 
@@ -29,6 +30,13 @@ def command_of(words: tuple[str, ...]) -> click.Command:
         command = command.get_command(click.Context(command), word)
     assert command is not None
     return command
+
+
+@pytest.mark.parametrize("words", [*commands()], ids=" ".join)
+def test_paths_are_judged_where_they_are_used(words: tuple[str, ...]) -> None:
+    """Click would call a file that may not be read a usage error, even one to be replaced."""
+    found = [each.type for each in command_of(words).params if isinstance(each.type, click.Path)]
+    assert [PATH] * len(found) == found
 
 
 @pytest.mark.parametrize("words", [*commands()], ids=" ".join)

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from oasis_sim.cli.main import main
+from oasis_sim.cli.measure import result_place
+from oasis_sim.errors import InputError
 from oasis_sim.report.directory import is_whole_run
 from tests.gpu_exec.schedule_cases import save_run
 
@@ -143,3 +145,20 @@ def test_default_run_on_the_cpu(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "the default run" in text
     assert "every unit verified" in text
+
+
+def test_a_validation_s_place_is_checked_and_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default directory is made; a file in its place, or in that of the result, is told."""
+    monkeypatch.chdir(tmp_path)
+    assert Path("validation/nvidia-h200.json") == result_place(None, "NVIDIA H200")
+    assert (tmp_path / "validation").is_dir()
+    with pytest.raises(InputError, match="is no place for a file"):
+        result_place(Path("validation"), "NVIDIA H200")
+    with pytest.raises(InputError, match="is no place for a file"):
+        result_place(Path("missing/h200.json"), "NVIDIA H200")
+    (tmp_path / "validation").rmdir()
+    (tmp_path / "validation").write_text("")
+    with pytest.raises(InputError, match=r"validation: cannot be made .*; use --out FILE"):
+        result_place(None, "NVIDIA H200")
