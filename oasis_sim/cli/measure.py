@@ -26,7 +26,6 @@ from oasis_sim.cli.options import rate_in_bytes
 from oasis_sim.cli.path_type import PATH
 from oasis_sim.cli.terminal import note
 from oasis_sim.errors import InputError, UsageError
-from oasis_sim.text import plain
 
 if TYPE_CHECKING:
     from gpu_exec.calibrate_run import CalibrationResult
@@ -117,7 +116,12 @@ def calibrate(**values: Any) -> None:
     if not values["keep_unstable"]:
         result.check()
     write_atomic(values["out"], result.profile_text)
-    click.echo(f"profile written: {plain(str(values['out']))}")
+    document = {
+        "profile": str(values["out"]),
+        "probes": len(result.readings["readings"]),
+        "unstable": list(result.unstable),
+    }
+    emit(document, [f"profile written: {values['out']}"], values["output_format"])
 
 
 def _check_card_options(values: Mapping[str, Any]) -> None:

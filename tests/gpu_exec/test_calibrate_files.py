@@ -74,6 +74,16 @@ def test_the_shipped_profile_is_that_of_its_readings(tmp_path: Path) -> None:
     assert max(number.difference_pct for number in numbers) <= 3.0
 
 
+def test_the_result_as_json(raw: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output is one JSON document: the file, how many readings, which do not repeat."""
+    out = tmp_path / "again.yaml"
+    arguments = ["calibrate", "--from-raw", str(raw), "--out", str(out), "--format", "json"]
+    assert 0 == main(arguments)
+    count = len(json.loads(raw.read_text())["readings"])
+    shown = json.loads(capsys.readouterr().out)
+    assert {"profile": str(out), "probes": count, "unstable": []} == shown
+
+
 def test_missing_reading(raw: Path) -> None:
     """A probe that was not recorded is named."""
     with pytest.raises(InputError, match="no reading of a graph of 7 empty kernels"):
