@@ -50,11 +50,14 @@ def loads_yaml(text: str, file: str) -> Document:
         return _Composer(file).compose(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
+        line = None if mark is None else mark.line + 1
+        if isinstance(error, yaml.reader.ReaderError):  # a character that no YAML may hold
+            line = text.count("\n", 0, error.position) + 1
         problem = getattr(error, "problem", None) or getattr(error, "reason", None)
         raise InputError(
             f"is not valid YAML ({printable(problem or 'unreadable text')})",
             file=file,
-            line=None if mark is None else mark.line + 1,
+            line=line,
             fix="check indentation, quotes and brackets there",
         ) from None
 

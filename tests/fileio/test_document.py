@@ -81,7 +81,8 @@ def test_yaml_scalars(text: str, value: object) -> None:
         ("? [1]\n: 2", 1, "key is not plain text"),
         ("\n" + "[" * 100, 2, "nested too deeply"),
         ("a: " + "9" * 500, 1, "too large"),
-        ("a: \x00", None, "special characters"),
+        ("a: \x00", 1, "special characters"),
+        ("# \x85\na: 1\r\nb: \x07\n", 3, "special characters"),
     ],
 )
 def test_yaml_refuses(text: str, line: int | None, said: str) -> None:
