@@ -18,7 +18,7 @@ from oasis_sim.cli.plan_jobs import jobs_of
 from oasis_sim.cli.plan_more import asked_about, crossovers_of, evidence_of, in_order
 from oasis_sim.cli.report_files import check_place, format_of, write_report
 from oasis_sim.cli.reworded import reworded
-from oasis_sim.cli.terminal import note
+from oasis_sim.cli.terminal import note, simulations_told
 from oasis_sim.errors import InputError, TargetMissed
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ def plan(ctx: click.Context, /, **values: Any) -> None:
 def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]:
     """Answer the jobs on all cores, in their order."""
     from oasis_sim.plan.inputs import Inputs
-    from oasis_sim.plan.planner import make_planner
+    from oasis_sim.plan.planner import find_fleet, make_planner
+    from oasis_sim.plan.probe import Tally
 
     inputs = Inputs()
     for job in jobs:
@@ -148,7 +149,10 @@ def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]
                 fix="use requests that arrive over some time, or --rate",
             )
     note("1 search" if len(jobs) == 1 else f"{len(jobs)} searches", values["quiet"])
-    return tuple(in_order(make_planner, jobs, values, "searching"))
+    if len(jobs) > 1:
+        return tuple(in_order(make_planner, jobs, values, "searching"))
+    with simulations_told("searching", values["quiet"]) as tell:
+        return (find_fleet(jobs[0], inputs, Tally(tell)),)
 
 
 def fingerprints_of(jobs: Sequence[Job]) -> dict[str, dict[str, str]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from oasis_sim.report.numbers import counted
 from oasis_sim.text import one_line
 
 if TYPE_CHECKING:
@@ -98,6 +99,18 @@ def progress_bar(title: str, quiet: bool = False) -> Iterator[Progress | None]:
                 bar.update(task, completed=done, total=total, refresh=True)
 
         yield advance
+
+
+@contextmanager
+def simulations_told(title: str, quiet: bool = False) -> Iterator[Callable[[int], None] | None]:
+    """Give a callback that shows how many simulations are done, or None where nobody watches."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(title) as status:
+        yield lambda done: status.update(f"{title}: {counted(done, 'simulation')}")
 
 
 @contextmanager

@@ -133,11 +133,15 @@ class Fleet:
 
 @dataclass(frozen=True)
 class Answer:
-    """Hold the fleet of one job, or why there is none; `tried` says how each tp went."""
+    """Hold the fleet of one job, or why there is none; `tried` says how each tp went.
+
+    `simulated` tells whether anything was, under the load.
+    """
 
     job: Job
     fleet: Fleet | None
     tried: tuple[str, ...] = ()
+    simulated: bool = True
 
 
 def nodes_of(spec: ScenarioSpec) -> str:

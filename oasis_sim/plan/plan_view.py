@@ -217,7 +217,8 @@ def notes(plan: Plan) -> list[str]:
     sheets = {fleet.spec.profile for fleet in fleets if fleet.profile_origin == "datasheet"}
     if sheets:
         found.append(f"datasheet limits, engine not measured there: {', '.join(sorted(sheets))}")
-    found.append(_how_dealt_out(plan.answers[0].job))
+    if plan.answers[0].job.bounds is None or any(each.simulated for each in plan.answers):
+        found.append(_how_dealt_out(plan.answers[0].job))
     lacking = {a.job.spec.profile for a in plan.answers} - set(plan.prices.gpu_hour)
     if plan.prices.currency and lacking:
         found.append(f"no price for {', '.join(sorted(lacking))}: ranked by GPUs")

@@ -11,7 +11,14 @@ from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.plan.fleet import STAYS_PER_SPAN, Answer, Fewer, Fleet, Job, shortfall
 from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.nodes import cheapest, fewer_of
-from oasis_sim.plan.probe import Probe, Prober, mean_output_tokens, requests_per_s, with_nodes
+from oasis_sim.plan.probe import (
+    Probe,
+    Prober,
+    Tally,
+    mean_output_tokens,
+    requests_per_s,
+    with_nodes,
+)
 from oasis_sim.plan.search import smallest
 from oasis_sim.report.numbers import counted
 
@@ -29,8 +36,9 @@ def make_planner() -> Callable[[Job], Answer]:
     return answer
 
 
-def find_fleet(job: Job, inputs: Inputs) -> Answer:
+def find_fleet(job: Job, inputs: Inputs, tally: Tally | None = None) -> Answer:
     """Try each tensor parallelism, smallest first; keep the fleet with the fewest GPUs."""
+    tally = tally or Tally()
     best: Fleet | None = None
     tried: dict[str, list[int]] = {}
     least = 1 if job.bounds is None else job.bounds.least
@@ -42,13 +50,14 @@ def find_fleet(job: Job, inputs: Inputs) -> Answer:
             break
         # A smaller fleet of larger replicas has to be close below the best one so far, if any is.
         start = None if best is None else most
-        found = _with_tp(replace(job, spec=replace(job.spec, tp=tp)), most, inputs, start)
+        found = _with_tp(replace(job, spec=replace(job.spec, tp=tp)), most, inputs, start, tally)
         if isinstance(found, Fleet):
             best = found
             ran = f" ({counted(found.simulations, 'simulation')})" if job.bounds else ""
             found = f"{found.bracket_words()}{ran}"
         tried.setdefault(found, []).append(tp)
-    return Answer(job, best, tuple(f"tp {_sizes(sizes)}: {went}" for went, sizes in tried.items()))
+    went_how = tuple(f"tp {_sizes(sizes)}: {went}" for went, sizes in tried.items())
+    return Answer(job, best, went_how, tally.under_load > 0)
 
 
 def _sizes(sizes: list[int]) -> str:
@@ -57,33 +66,36 @@ def _sizes(sizes: list[int]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _with_tp(job: Job, most: int, inputs: Inputs, start: int | None) -> Fleet | str:
+def _with_tp(job: Job, most: int, inputs: Inputs, start: int | None, tally: Tally) -> Fleet | str:
     """Return the smallest fleet of up to `most` replicas or nodes, or what is missing in words.
 
-    The search for replicas begins at `start`, or at those that prefill alone keeps busy.
+    The search for replicas begins at `start`, or at those that prefill alone keeps busy; that for
+    decode nodes at `start`, or at one.
     """
-    prober = Prober(job.spec, job.targets, inputs)
+    prober = Prober(job.spec, job.targets, inputs, tally=tally)
     try:
         if job.spec.load.kind == POISSON:
             alone = prober.alone()
             if not all(reading.met for reading in alone.readings):
                 return f"missed even by a request alone: {shortfall(alone)}"
         if job.bounds is not None:
-            return _on_nodes(job, prober, most, inputs)
+            return _on_nodes(job, prober, most, inputs, start or 1, tally)
         first = start or max(1, math.ceil(prober.busy_replicas))
-        return _search(job, prober, most, inputs, first)
+        return _search(job, prober, most, inputs, first, tally)
     except (RunFailed, UsageError) as error:
         return str(error)
 
 
-def _search(job: Job, prober: Prober, most: int, inputs: Inputs, start: int) -> Fleet | str:
+def _search(
+    job: Job, prober: Prober, most: int, inputs: Inputs, start: int, tally: Tally
+) -> Fleet | str:
     bracket = smallest(prober.is_enough, most, start)
     simulations = prober.simulations
     while bracket.enough is not None:
         longer = _longer(job, prober.spec, prober.at(bracket.enough))
         if longer is None:
             break
-        prober = Prober(longer, job.targets, inputs)
+        prober = Prober(longer, job.targets, inputs, tally=tally)
         bracket = smallest(prober.is_enough, most, start=bracket.enough)
         simulations += prober.simulations
     if bracket.enough is None:
@@ -98,10 +110,15 @@ def _search(job: Job, prober: Prober, most: int, inputs: Inputs, start: int) -> 
     )
 
 
-def _on_nodes(job: Job, prober: Prober, most: int, inputs: Inputs) -> Fleet | str:
-    """Return the fewest prefill and decode nodes, up to `most` together."""
+def _on_nodes(
+    job: Job, prober: Prober, most: int, inputs: Inputs, decode: int, tally: Tally
+) -> Fleet | str:
+    """Return the fewest prefill and decode nodes, up to `most` together.
+
+    The search begins at `decode` nodes.
+    """
     assert job.bounds is not None
-    simulations, start = 0, 1
+    simulations, start = 0, (1, decode)
     while True:
         pair = cheapest(prober, job.bounds, most, start)
         simulations += prober.simulations
@@ -110,7 +127,8 @@ def _on_nodes(job: Job, prober: Prober, most: int, inputs: Inputs) -> Fleet | st
         longer = _longer(job, prober.spec, prober.on_nodes(*pair))
         if longer is None:
             break
-        prober, start = Prober(longer, job.targets, inputs), pair[1]
+        prober = Prober(longer, job.targets, inputs, tally=tally)
+        start = (pair[0], max(pair[1], decode))
     fewer = fewer_of(prober, job.bounds, pair)
     found = _fleet(job, with_nodes(prober.spec, *pair), prober.on_nodes(*pair), fewer, inputs)
     return replace(found, simulations=simulations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +12,7 @@ import numpy as np
 
 from oasis_sim.cluster import ClusterResult, load_cluster, prefill_alone
 from oasis_sim.engine.costs import CostModel
-from oasis_sim.engine.result import RunResult
+from oasis_sim.engine.result import RequestLog
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.spec import CLOSED_LOOP, ScenarioSpec
 from oasis_sim.errors import RunFailed
@@ -82,6 +83,26 @@ def _room(reading: Reading) -> float:
     return -float("inf") if reading.head_room is None else reading.head_room
 
 
+@dataclass
+class Tally:
+    """Count the simulations of a search, and tell their number after each.
+
+    `under_load` are those of a replica, or of all nodes, under the load: not of a request alone,
+    nor of prompts alone.
+    """
+
+    tell: Callable[[int], None] | None = None
+    simulations: int = 0
+    under_load: int = 0
+
+    def add(self, *, under_load: bool) -> None:
+        """Count one more."""
+        self.simulations += 1
+        self.under_load += under_load
+        if self.tell is not None:
+            self.tell(self.simulations)
+
+
 class Prober:
     """Simulate one replica of a fleet of some size, or prefill and decode nodes; each size once.
 
@@ -94,11 +115,13 @@ class Prober:
         targets: Sequence[Target],
         inputs: Inputs,
         change: Callable[[Scenario], Scenario] = lambda scenario: scenario,
+        tally: Tally | None = None,
     ) -> None:
         self.spec = spec
         self.targets = targets
         self._inputs = inputs
         self._change = change
+        self._tally = tally or Tally()
         self._known: dict[ScenarioSpec, Probe] = {}
         self._alone: dict[int, Probe] = {}
 
@@ -106,6 +129,14 @@ class Prober:
     def simulations(self) -> int:
         """Return how many sizes were simulated, those of prefill alone included."""
         return len(self._known) + len(self._alone)
+
+    @cached_property
+    def most_useful(self) -> int:
+        """Return how many nodes of a kind can have work: one a request; with faults, any number."""
+        nodes = self.spec.disaggregation
+        if nodes is not None and nodes.faults:
+            return sys.maxsize
+        return self._inputs.scenario(self.spec).workload.requests
 
     def at(self, replicas: int) -> Probe:
         """Return the probe of one replica out of some; on several nodes there is one replica."""
@@ -163,7 +194,8 @@ class Prober:
             done = requests.first_token_ps >= 0
             busy_ps = int((requests.first_token_ps - requests.admitted_ps)[done].sum())
             share = self._share_of_nodes(busy_ps, int(done.sum()), prefill, scenario)
-            self._alone[prefill] = Probe(readings, 0.0, 0, share, {})
+            self._alone[prefill] = Probe(readings, waiting_share(requests), 0, share, {})
+            self._tally.add(under_load=False)
         return self._alone[prefill]
 
     def _share_of_nodes(self, busy_ps: int, prompts: int, nodes: int, scenario: Scenario) -> float:
@@ -184,8 +216,10 @@ class Prober:
         self, spec: ScenarioSpec, *, prefill_share: float = 0.0, queue_counts: bool = True
     ) -> Probe:
         scenario = replace(self._change(self._inputs.scenario(spec)), schedule_steps=0)
-        found = checked(simulated(spec, scenario, self._inputs))
-        waiting = waiting_share(found.run) if queue_counts else 0.0
+        result = simulated(spec, scenario, self._inputs)
+        self._tally.add(under_load=queue_counts)
+        found = checked(result)
+        waiting = waiting_share(found.run.requests) if queue_counts else 0.0
         refused = int(found.summary["requests"]["rejected"])
         room, spare, nodes = 0.0, False, found.nodes
         if nodes is not None and queue_counts:
@@ -216,9 +250,8 @@ def share_of(spec: ScenarioSpec, replicas: int) -> ScenarioSpec:
     return replace(spec, load=replace(load, rate_per_s=load.rate_per_s / replicas))
 
 
-def waiting_share(result: RunResult) -> float:
+def waiting_share(requests: RequestLog) -> float:
     """Return the share of requests that still wait for admission when the last one arrives."""
-    requests = result.requests
     last = int(requests.arrival_ps.max())
     early = requests.arrival_ps < last
     waits = early & ((requests.admitted_ps < 0) | (requests.admitted_ps > last))

@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import shlex
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from oasis_sim.cli import plan as cli_plan
 from oasis_sim.cli import plan_jobs
 from oasis_sim.cli.main import main
+from oasis_sim.cli.terminal import simulations_told
 from oasis_sim.cluster import load_cluster, prefill_alone, simulate_cluster
 from oasis_sim.engine.spec import DisaggregationSpec, LoadSpec, ScenarioSpec
 from oasis_sim.plan.fleet import Bounds
@@ -200,6 +203,8 @@ class Drawn:
     of decode needs `pace[P]`, which rises or falls. Prefill nodes beyond `chosen` are never chosen.
     """
 
+    most_useful = 4096
+
     def __init__(self, rows: list[int], pace: list[int], chosen: int) -> None:
         self.rows, self.pace, self.chosen = rows, pace, chosen
         self.spec = replace(ScenarioSpec(), concurrency=1)
@@ -237,17 +242,49 @@ def test_the_search_is_right_wherever_its_rules_hold(
     grid = itertools.product(*(range(low, high + 1) for low, high in (prefill, decode)))
     met = [pair for pair in grid if sum(pair) <= most and drawn.on_nodes(*pair).met]
     bounds = Bounds(prefill, decode)
-    found = cheapest(drawn, bounds, most, start)
+    found = cheapest(drawn, bounds, most, (1, start))
     if met:
         assert min(met, key=lambda pair: (sum(pair), pair)) == found
     else:
         assert "missed with" in found
 
 
+class Close:
+    """Stand in for a prober of large nodes, where decode misses its pace by a little.
+
+    Below 298 prefill nodes 200 decode nodes are needed, and from there on only `needed`.
+    """
+
+    spec = replace(ScenarioSpec(), concurrency=1)
+    most_useful = 4096
+
+    def __init__(self, needed: int) -> None:
+        self.needed = needed
+        self.asked: set[tuple[int, int]] = set()
+
+    def on_nodes(self, prefill: int, decode: int) -> Point:
+        """Return a point that is enough, or lacks decode nodes."""
+        self.asked.add((prefill, decode))
+        slow = decode < (200 if prefill < 298 else self.needed)
+        return Point(not slow, slow)
+
+
+@pytest.mark.parametrize(("needed", "checks"), [(200, 1), (198, 2), (190, 5), (151, 7)])
+def test_a_miss_by_a_little_asks_each_row_once(needed: int, checks: int) -> None:
+    """A row is one question; of the most prefill nodes is asked after 1, 2, 4, ... rows more."""
+    close: Any = Close(needed)
+    assert (100, 200) == cheapest(close, Bounds((100, 4096), (1, 4096)), 5000)
+    rows = {pair for pair in close.asked if 100 < pair[0] < 298}
+    most = {pair for pair in close.asked if pair[0] == 298}
+    assert len(rows) == len({prefill for prefill, _ in rows}) <= 2 * (200 - needed)
+    assert checks == len(most)
+
+
 class ByChance:
     """Stand in for a prober where three decode nodes are enough, though four are not, by chance."""
 
     spec = replace(ScenarioSpec(), concurrency=1)
+    most_useful = 4096
 
     def on_nodes(self, prefill: int, decode: int) -> Point:
         """Return a point that is enough with three decode nodes, of two prefill nodes with four."""
@@ -260,9 +297,18 @@ def test_the_answer_has_no_neighbour_that_is_enough() -> None:
     assert (1, 3) == cheapest(chance, Bounds((1, 3), (1, 4)), 7)
 
 
-@given(st.integers(1, 40), st.integers(0, 40), st.integers(1, 60), st.integers(1, 80))
-def test_the_lowest_of_a_range(low: int, more: int, threshold: int, start: int) -> None:
-    """Only numbers of the range are asked; the answer is the threshold, the low end, or none."""
+@given(
+    *(st.integers(1, 40), st.integers(0, 40), st.integers(1, 60), st.integers(1, 80)),
+    st.integers(1, 60),
+)
+@example(1, 39, 60, 1, 4)
+def test_the_lowest_of_a_range(
+    low: int, more: int, threshold: int, start: int, useless: int
+) -> None:
+    """Only numbers of the range are asked; the answer is the threshold, the low end, or none.
+
+    After one from `useless` on that fails the highest is asked, so there is one question at most.
+    """
     asked: list[int] = []
 
     def is_enough(number: int) -> bool:
@@ -271,8 +317,11 @@ def test_the_lowest_of_a_range(low: int, more: int, threshold: int, start: int) 
 
     high = low + more
     expected = None if threshold > high else max(low, threshold)
-    assert expected == lowest(is_enough, low, high, start)
+    assert expected == lowest(is_enough, low, high, start, lambda number: number >= useless)
     assert all(low <= number <= high for number in asked)
+    assert len(asked) == len(set(asked))
+    if expected is None:
+        assert sum(useless <= number < high for number in asked) <= 1
 
 
 def test_prefill_alone_is_never_later_than_with_decode(beside: Path) -> None:
@@ -284,10 +333,42 @@ def test_prefill_alone_is_never_later_than_with_decode(beside: Path) -> None:
     for pair in ((1, 1), (3, 2)):
         nodes = replace(spec.disaggregation, prefill=pair[0], decode=pair[1])
         cluster = load_cluster(nodes, scenario, inputs.network(spec))
-        sooner = prefill_alone(scenario, cluster).first_token_ps
+        alone = prefill_alone(scenario, cluster)
+        sooner = alone.first_token_ps
         whole = simulate_cluster(scenario, cluster)
+        assert (alone.admitted_ps <= whole.run.requests.admitted_ps).all()
         assert (sooner <= whole.hand_overs.prefill_end_ps).all()
         assert (sooner < whole.run.requests.first_token_ps).all()
+
+
+def test_requests_that_wait_for_prefill_are_seen_without_decode(beside: Path) -> None:
+    """Prefill is fast enough on four nodes, yet its queue is too long when the last one arrives."""
+    size = {"rate_per_s": 70.0, "context_tokens": 3000, "output_tokens": 10}
+    prober = prober_of("ttft_p95=9s", **size)
+    alone = {nodes: prober.prefill_alone(nodes) for nodes in range(1, 9)}
+    queues = {nodes for nodes, each in alone.items() if not each.met and each.prefill_share <= 1}
+    assert queues
+    assert all(alone[nodes].waiting_share > 0.05 for nodes in queues)
+    assert not any(prober.on_nodes(nodes, 40).met for nodes in queues)
+    found = cheapest(prober, Bounds((1, 8), (1, 8)), 16)
+    assert found[0] == max(queues) + 1
+
+
+def test_no_more_nodes_than_requests_are_asked(beside: Path) -> None:
+    """Each request takes one node of a kind, so of thousands allowed eight decode nodes are asked.
+
+    A ninth changes no number. With faults requests move, and no such bound is known.
+    """
+    size = {"rate_per_s": 60.0, "context_tokens": 3000, "output_tokens": 10}
+    prober = prober_of("e2e_p99=1ms", requests=8, **size)
+    found = cheapest(prober, Bounds((8, 8), (1, 4096)), 5000)
+    assert "missed with 8 prefill nodes and 8 decode nodes" in str(found)
+    assert prober.on_nodes(3, 8).readings == prober.on_nodes(3, 9).readings
+    assert prober.on_nodes(3, 1).readings != prober.on_nodes(3, 8).readings
+    assert prober.spec.disaggregation is not None
+    harmed = replace(prober.spec.disaggregation, faults=("prefill:node=0,at=1s",))
+    spec = replace(prober.spec, disaggregation=harmed)
+    assert Prober(spec, prober.targets, Inputs()).most_useful > 4096
 
 
 def test_prefill_that_takes_more_than_all_time_is_no_plan(
@@ -374,6 +455,7 @@ def test_what_cannot_be_met_says_what_is_missing(
     shown = capsys.readouterr()
     assert words in shown.out
     assert "no fleet meets the targets" in shown.err
+    assert ("missed with" in words) == ("all nodes were simulated together" in shown.out)
 
 
 def test_a_change_that_nothing_bears_says_what_is_missing(
@@ -517,3 +599,35 @@ def test_what_it_hangs_on_and_the_report(beside: Path, capsys: pytest.CaptureFix
     assert best["gpus"] == findings["rate"]["gpus"]
     assert f"{best['prefill_nodes']}:{best['decode_nodes']}" == findings["rate"]["nodes"]
     assert (beside / "a.html").read_text(encoding="utf-8") == page(plan_report(found))
+
+
+class Terminal(io.StringIO):
+    """Stand in for a terminal."""
+
+    def isatty(self) -> bool:
+        """Tell that somebody watches."""
+        return True
+
+
+def test_a_search_counts_its_simulations_where_somebody_watches(
+    beside: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last number on a terminal: all of the plan and one of a request alone; else nothing."""
+    monkeypatch.setenv("TERM", "xterm")
+    told: list[int] = []
+    asked = ["plan", *LOAD, *SLO, *NODES, "--format", "json"]
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    with simulations_told("searching") as tell:
+        assert tell is not None
+        tell(7)
+    assert "searching: 7 simulations" in terminal.getvalue()
+    with simulations_told("searching", quiet=True) as tell:
+        assert tell is None
+    monkeypatch.setattr(cli_plan, "simulations_told", lambda *_: nullcontext(told.append))
+    assert main(asked) == 0
+    fleet = json.loads(capsys.readouterr().out)["fleets"][0]
+    assert list(range(1, fleet["simulations"] + 2)) == told
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with simulations_told("searching") as tell:
+        assert tell is None
