@@ -24,6 +24,7 @@ from gpu_exec.calibration_points import (
 from gpu_exec.fit import SMALLEST_SHARE, Line, curve, line_through, slowdown
 from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, Notebook, StepProbe
 from oasis_sim.engine.costs import GpuShare
+from oasis_sim.errors import RunFailed
 from oasis_sim.hardware import Curve, Slowdown, Transport
 from oasis_sim.model import ModelShape
 from oasis_sim.scheme import Scheme, with_options
@@ -111,7 +112,7 @@ class TransportCalibration:
         if name == "naive":
             pace, _ = _speeds(self._outlasting(name, block, line), 0.0)
             return self._beside_transfer(name, Line(line.fixed, line.slope / pace)), None
-        loaded = Line(line.fixed, line.slope / (1.0 / self._load(line)))
+        loaded = Line(line.fixed, line.slope * self._load(line))
         covered = curve([(2.0 * b, self._covered(name, loaded, b)) for b in PAIR_BATCHES])
         return self._beside_transfer(name, loaded), covered
 
@@ -200,11 +201,17 @@ def _speeds(pairs: Sequence[tuple[_Beside, _Beside]], fixed: float) -> tuple[flo
     """Return the speed of transfers beside work and once that is done, in units of them alone.
 
     What the longer of two takes more, it takes after the work; what the shorter has left then, it
-    has not done beside it. Of what they take alone, `fixed` ms do not count.
+    has not done beside it. Of what they take alone, `fixed` ms do not count. Raises RunFailed when
+    the two are alike.
     """
     more_ms = longer_ms = done_ms = work_ms = 0.0
     for short, long in pairs:
         longer, more = long.busy - short.busy, long.together - short.together
+        if longer <= 0:
+            raise RunFailed(
+                "a single unit takes as long as all the work of a step, so that transfers of two "
+                "lengths cannot be told apart; the readings of transfers or of this work are wrong"
+            )
         after = longer / max(more, SMALLEST_SHARE * longer)
         more_ms, longer_ms = more_ms + more, longer_ms + longer
         done_ms = done_ms + short.busy - fixed - (short.together - short.work) * after

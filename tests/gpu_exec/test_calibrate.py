@@ -206,6 +206,14 @@ def test_rate_is_that_beside_work(profile: HardwareProfile) -> None:
             assert pytest.approx(1.1, rel=0.01) == found.idle_speedup.at(unit)
 
 
+def test_units_that_outlast_all_work_are_refused(profile: HardwareProfile) -> None:
+    """Copies of which one takes as long as all the work tell nothing of two lengths."""
+    transports = dict(profile.engine("gpu_exec").transports)
+    crawling = replace(transports["naive"], bytes_per_s=Curve.constant(1e6))
+    with pytest.raises(RunFailed, match="two lengths cannot be told apart"):
+        calibrate(slower(profile, transports={**transports, "naive": crawling}))
+
+
 def test_noise_below_the_bound_is_harmless(profile: HardwareProfile) -> None:
     """With 0.5 % of noise the single-kernel numbers stay within a few percent."""
     costs, notebook = calibrate(profile, noise=0.005)
