@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gpu_exec.compare import (
-    Bools,
     StageRow,
     StepRow,
     collective_ms,
@@ -22,6 +21,7 @@ from gpu_exec.executor import DeviceInfo, Executor, PoolInfo, StepRun
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import RunFailed
 from oasis_sim.fileio import check_writable, inside, write_atomic
+from oasis_sim.text import counted
 
 FORMAT = "oasis-replay"
 VERSION = 1
@@ -85,7 +85,8 @@ def replay(
     pool_wrong, pool_text = executor.check_pool()
     joined = executor.all_reduces > 0
     rows = step_rows(schedule, runs)
-    compared = decode_only(schedule) & (executor.info.timing == "gpu")
+    like = executor.info.timing == "gpu" and _gpus(schedule) == executor.info.devices
+    compared = decode_only(schedule) & like
     step, total = totals(rows, runs, compared)
     return ReplayReport(
         source=source,
@@ -97,7 +98,7 @@ def replay(
         step=step,
         total=total,
         pool_wrong_slots=pool_wrong,
-        notes=(*notes, *_notes(schedule, executor, compared)),
+        notes=(*notes, *_notes(schedule, executor)),
         problems=_problems(rows, runs, pool_wrong, pool_text),
     )
 
@@ -119,7 +120,12 @@ def render_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def _notes(schedule: Schedule, executor: Executor, compared: Bools) -> tuple[str, ...]:
+def _gpus(schedule: Schedule) -> int:
+    """Return how many GPUs the run was simulated for."""
+    return int(schedule.meta.get("tp", 1))
+
+
+def _notes(schedule: Schedule, executor: Executor) -> tuple[str, ...]:
     notes = list(executor.notes)
     modelled = sum(pool.modelled_host_units for pool in executor.pools)
     units = sum(pool.host_units for pool in executor.pools)
@@ -135,15 +141,16 @@ def _notes(schedule: Schedule, executor: Executor, compared: Bools) -> tuple[str
             f"{executor.all_reduces} all-reduces per step join the devices; every element of their "
             "sums is checked, on known patterns"
         )
-        if priced == 0:
-            notes.append(
-                "the simulated run has no all-reduces: its times are those of one GPU with all "
-                "heads and weights; simulate with --tp for this many devices to compare"
-            )
     elif priced > 0:
         notes.append(
             f"all-reduces between GPUs are not run; {priced:.3f} ms of each simulated step are "
             "theirs"
+        )
+    if _gpus(schedule) != executor.info.devices:
+        gpus, here = counted(_gpus(schedule), "GPU"), counted(executor.info.devices, "device")
+        notes.append(
+            f"the run was simulated for {gpus} (--tp) and is executed on {here}: times are not "
+            "compared; take as many of both"
         )
     sizes = sorted({pool.executed_unit_bytes for pool in executor.pools if pool.scaled})
     notes += [
@@ -156,9 +163,9 @@ def _notes(schedule: Schedule, executor: Executor, compared: Bools) -> tuple[str
             "times are those of the CPU reference executor; they say nothing about a GPU and are "
             "not compared"
         )
-    elif not compared.all():
+    elif not (pure := decode_only(schedule)).all():
         notes.append(
-            f"{int((~compared).sum())} of {schedule.steps} steps hold prefill or dense and sparse "
+            f"{int((~pure).sum())} of {schedule.steps} steps hold prefill or dense and sparse "
             "rows together; they are executed but not compared"
         )
     return tuple(notes)

@@ -11,7 +11,6 @@ from gpu_exec.kernels.config import HEAD_DIM, LOCAL_SLOTS, StepConfig, StepMoves
 from gpu_exec.moves import MovePlan, head_shards, plan_moves
 from oasis_sim.engine.schedule import Schedule
 from oasis_sim.errors import UsageError
-from oasis_sim.text import counted
 
 TRANSPORTS = {"sm_gather": StepConfig.transport, "copy_engine": "copy_engine", "naive": "naive"}
 
@@ -53,10 +52,6 @@ def plan_notes(schedule: Schedule, devices: int) -> tuple[str, ...]:
             "heads, linear layers and vocabularies are split; what the draft head and the LM head "
             "give is not joined over devices, in the simulation neither"
         )
-    tp = schedule.meta.get("tp", 1)
-    if tp != devices:
-        here = counted(devices, "device")
-        notes.append(f"the run was simulated for tp={tp} and is executed on {here}")
     return tuple(notes)
 
 

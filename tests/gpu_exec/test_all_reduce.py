@@ -151,7 +151,7 @@ def test_replay_with_all_reduces() -> None:
     assert 2.5 == rows["output_ffn"].measured_ms
     assert [5] * CASE.steps == [len(row.repeats_ms) for row in report.steps]
     assert "NCCL 0.fake" in report.device.driver
-    assert not any("has no all-reduces" in note for note in report.notes)
+    assert not any("was simulated for" in note for note in report.notes)
     assert "closed" == FakeGroup.opened[0].state
 
 
