@@ -188,9 +188,9 @@ def test_unsupported_schedules(part: str, key: str, value: Any, message: str) ->
 
 
 def test_notes_say_what_is_left_out() -> None:
-    """Sinks, splits and another tensor-parallel size are stated."""
+    """Sinks and splits are stated."""
     schedule = schedule_of()
-    meta = {**schedule.meta, "tp": 4, "scheme": {**schedule.meta["scheme"], "sink_blocks": 1}}
+    meta = {**schedule.meta, "scheme": {**schedule.meta["scheme"], "sink_blocks": 1}}
     text = " ".join(plan_notes(replace(schedule, meta=meta), 2))
     assert "sink" in text
     assert "vocabularies are split; what the draft head and the LM head give is not joined" in text
