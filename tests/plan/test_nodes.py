@@ -343,14 +343,14 @@ def test_prefill_alone_is_never_later_than_with_decode(beside: Path) -> None:
 
 def test_requests_that_wait_for_prefill_are_seen_without_decode(beside: Path) -> None:
     """Prefill is fast enough on four nodes, yet its queue is too long when the last one arrives."""
-    size = {"rate_per_s": 70.0, "context_tokens": 3000, "output_tokens": 10}
-    prober = prober_of("ttft_p95=9s", **size)
+    prober = prober_of("ttft_p95=9s", rate_per_s=70.0, context_tokens=3000, output_tokens=10)
     alone = {nodes: prober.prefill_alone(nodes) for nodes in range(1, 9)}
     queues = {nodes for nodes, each in alone.items() if not each.met and each.prefill_share <= 1}
     assert queues
     assert all(alone[nodes].waiting_share > 0.05 for nodes in queues)
     assert not any(prober.on_nodes(nodes, 40).met for nodes in queues)
     found = cheapest(prober, Bounds((1, 8), (1, 8)), 16)
+    assert isinstance(found, tuple)
     assert found[0] == max(queues) + 1
 
 
@@ -359,8 +359,8 @@ def test_no_more_nodes_than_requests_are_asked(beside: Path) -> None:
 
     A ninth changes no number. With faults requests move, and no such bound is known.
     """
-    size = {"rate_per_s": 60.0, "context_tokens": 3000, "output_tokens": 10}
-    prober = prober_of("e2e_p99=1ms", requests=8, **size)
+    load: Any = {"rate_per_s": 60.0, "context_tokens": 3000, "output_tokens": 10}
+    prober = prober_of("e2e_p99=1ms", requests=8, **load)
     found = cheapest(prober, Bounds((8, 8), (1, 4096)), 5000)
     assert "missed with 8 prefill nodes and 8 decode nodes" in str(found)
     assert prober.on_nodes(3, 8).readings == prober.on_nodes(3, 9).readings
