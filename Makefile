@@ -36,7 +36,7 @@ clean:
 # The stamps say which extras are installed; they are renewed when pyproject.toml changes.
 $(VENV)/.simulator: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install $(PIP_FLAGS) --editable .
-	@echo "compiling the simulator's core, once: about 12 s"
+	@echo "compiling the simulator's core, once: 10 to 15 s"
 	@$(BIN)/oasis-sim run --requests 1 --output-tokens 8 --quiet --force --out $(VENV)/first-run >/dev/null
 	@touch $@
 

@@ -3,7 +3,7 @@
     python docs/make_readme.py
 
 Run it after a change of results or of the table (one to two minutes); tests compare most of it. The
-picture needs matplotlib (`pip install 'oasis-sim[plot]'`).
+picture needs matplotlib (`pip install -e '.[plot]'`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python docs/make_timeline.py RUN_DIR docs/timeline.svg
 
-Needs matplotlib (`pip install 'oasis-sim[plot]'`). The same run gives the same bytes.
+Needs matplotlib (`pip install -e '.[plot]'`). The same run gives the same bytes.
 """
 
 from __future__ import annotations

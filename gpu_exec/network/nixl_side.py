@@ -18,7 +18,7 @@ from oasis_sim.errors import OasisError, RunFailed, UsageError
 
 BACKEND = "UCX"
 PACKAGES = ("nixl", "nixl_cu13", "nixl_cu12")
-INSTALL = "pip install 'oasis-sim[network]'"
+INSTALL = "pip install -e '.[network]'"
 COMPLETION_SECONDS = 30.0
 """A transfer that takes longer is lost."""
 

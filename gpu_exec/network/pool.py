@@ -150,5 +150,5 @@ def _torch() -> Any:
     try:
         import torch
     except ImportError:
-        raise GpuUnavailable("GPU memory needs PyTorch: pip install 'oasis-sim[gpu]'") from None
+        raise GpuUnavailable("GPU memory needs PyTorch: pip install -e '.[gpu]'") from None
     return torch

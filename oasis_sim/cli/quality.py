@@ -148,8 +148,8 @@ def quality(
     """Decode MODEL with only the resident blocks attended, and compare with full attention.
 
     MODEL is a local Hugging Face folder (safetensors) or a GGUF file of a decoder-only model with
-    grouped-query or multi-head attention, as in record. Needs: pip install
-    'oasis-sim[record]'. Nothing is downloaded.
+    grouped-query or multi-head attention, as in record. Needs: pip install -e
+    '.[record]' in a clone. Nothing is downloaded.
     """
     from oasis_sim.quality.options import check_caps
     from oasis_sim.quality.plot import draw_plot

@@ -151,8 +151,8 @@ def record(force: bool, output: str, block_sizes: tuple[int, ...], **options: An
     """Record the attention trace of MODEL on a text, a chat or token ids.
 
     MODEL is a local Hugging Face folder (safetensors) or a GGUF file of a decoder-only model with
-    grouped-query or multi-head attention. Needs: pip install 'oasis-sim[record]'. Nothing is
-    downloaded.
+    grouped-query or multi-head attention. Needs: pip install -e '.[record]' in a
+    clone. Nothing is downloaded.
     """
     from oasis_sim.record import RecordOptions
 

@@ -66,7 +66,7 @@ def simulation_bar(title: str, quiet: bool = False) -> Iterator[Progress | None]
     """Give a callback as `progress_bar` does, and say so when the core has to be compiled first."""
     from oasis_sim.compiled import compilation_told
 
-    text = "compiling the simulator's core, once per installation (about 10 s)"
+    text = "compiling the simulator's core, once per installation (10 to 15 s)"
     with compilation_told(lambda: note(text, quiet)), progress_bar(title, quiet) as progress:
         yield progress
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from oasis_sim.plan.fleet import Fleet
 from oasis_sim.plan.probe import DECODE_PACE, Probe
-from oasis_sim.report.numbers import milliseconds, percent
+from oasis_sim.report.numbers import gibibytes, milliseconds, percent
 from oasis_sim.report.why import limits_of
 
 PARTS = {
@@ -36,18 +36,29 @@ def _before_decode(probe: Probe, nodes: Mapping[str, Any]) -> str:
     longest = max(means, key=lambda name: means[name])
     part = longest if probe.keeps_up else "queue"
     busy = percent(nodes["prefill_utilisation"])
-    return (
+    text = (
         f"{PARTS[part]} takes {milliseconds(means[part])} of {milliseconds(sum(means.values()))} "
         f"to the first token; prefill nodes are busy {busy} of the time"
     )
+    remote = probe.summary["tiers"]["remote"]
+    peak, capacity = remote["node_peak_bytes"], remote["node_capacity_bytes"]
+    if _nearly(peak, capacity):
+        text += f", and the host memory of one is full ({gibibytes(peak)} of {gibibytes(capacity)})"
+    return text
+
+
+def _nearly(peak: float, capacity: float) -> bool:
+    """Tell whether a memory was filled to nine tenths."""
+    return peak >= 0.9 * capacity > 0
 
 
 def _is_full(probe: Probe) -> bool:
-    """Tell whether a memory tier was filled to nine tenths."""
+    """Tell whether a memory tier of a replica was nearly filled."""
     tiers = probe.summary["tiers"]
     hbm, host = tiers["hbm"], tiers["host"]
-    filled = hbm["peak_kv_bytes"] >= 0.9 * hbm["kv_pool_bytes"]
-    return bool(filled or host["peak_bytes"] >= 0.9 * host["capacity_bytes"] > 0)
+    return _nearly(hbm["peak_kv_bytes"], hbm["kv_pool_bytes"]) or _nearly(
+        host["peak_bytes"], host["capacity_bytes"]
+    )
 
 
 def bindings(fleet: Fleet) -> str:

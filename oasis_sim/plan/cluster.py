@@ -37,7 +37,7 @@ def require_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise UsageError("--cluster ray needs Ray: pip install 'oasis-sim[ray]'") from None
+        raise UsageError("--cluster ray needs Ray: pip install -e '.[ray]'") from None
     return ray
 
 

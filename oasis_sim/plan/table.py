@@ -69,7 +69,7 @@ def parquet_bytes(rows: Sequence[Row]) -> bytes:
         import pyarrow.parquet
     except ImportError:
         raise UsageError(
-            "Parquet needs pyarrow: pip install 'oasis-sim[parquet]' (results.csv holds the same)"
+            "Parquet needs pyarrow: pip install -e '.[parquet]' (results.csv holds the same)"
         ) from None
     cells = [row.cells() for row in rows]
     names = columns(cells)

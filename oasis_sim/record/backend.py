@@ -24,7 +24,7 @@ from oasis_sim.record.supported import check_attention
 
 DTYPES = ("float32", "bfloat16")
 UNSTATED = "not stated"
-_INSTALL = "pip install 'oasis-sim[record]'"
+_INSTALL = "pip install -e '.[record]'"
 _DEVICE = re.compile(r"cpu|cuda(?::(\d{1,3}))?", re.ASCII)
 
 

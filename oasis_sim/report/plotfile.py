@@ -36,7 +36,7 @@ def check_plot(path: Path, *, force: bool) -> None:
     if path.exists() and not force:
         raise UsageError(f"{shown}: exists; choose another name or add --force")
     if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("a plot needs matplotlib: pip install 'oasis-sim[plot]'")
+        raise UsageError("a plot needs matplotlib: pip install -e '.[plot]'")
 
 
 def save_figure(figure: Figure, path: Path) -> None:

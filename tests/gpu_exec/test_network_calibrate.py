@@ -64,7 +64,7 @@ def test_without_nixl_it_says_what_to_install(
     out = tmp_path / "x.yaml"
     for options in ([], ["--out", str(out)], ["--out", str(tmp_path / "no" / "x.yaml")]):
         assert 2 == main(["calibrate", "--network", *options])
-        assert "pip install 'oasis-sim[network]'" in capsys.readouterr().err
+        assert "pip install -e '.[network]'" in capsys.readouterr().err
     assert not out.exists()
 
 

@@ -410,6 +410,16 @@ def test_requests_without_room_on_decode_nodes_count_as_waiting(beside: Path) ->
     assert waits.sum() / 40 == room_share(result) == short.room_share
 
 
+@pytest.mark.parametrize(("memory", "full"), [("1.3 GiB", True), ("400 GiB", False)])
+def test_full_host_memory_of_prefill_nodes_is_named(
+    beside: Path, capsys: pytest.CaptureFixture[str], memory: str, full: bool
+) -> None:
+    """Three prompts of 3,000 tokens (442 MB each) fill a prefill node of 1.3 GiB."""
+    found = planned(capsys, *LOAD, *SLO, *NODES, "--remote-memory", memory)
+    named = "the host memory of one is full (1.24 GiB of 1.30 GiB)"
+    assert full == (named in found["fleets"][0]["binding"])
+
+
 def gpus(capsys: pytest.CaptureFixture[str], *more: str) -> int:
     """Return the GPUs of a plan; later options stand in place of earlier ones."""
     found = planned(capsys, *more, "--scheme", "dense", "--tp", "1", *NODES, *SIZES)

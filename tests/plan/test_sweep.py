@@ -441,7 +441,7 @@ def test_ray_is_refused_before_the_work(
     """Without Ray the sweep says so at once and names the extra."""
     monkeypatch.setitem(sys.modules, "ray", None)
     assert 2 == sweep("--out", "a", "--cluster", "ray")
-    assert "oasis-sim[ray]" in capsys.readouterr().err
+    assert "'.[ray]'" in capsys.readouterr().err
     assert not (beside / "a").exists()
 
 
@@ -483,4 +483,4 @@ def test_parquet_is_refused_before_the_work(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setattr(sweep_module, "simulate_cells", None)
     assert 2 == sweep("--out", "a", "--parquet")
-    assert "oasis-sim[parquet]" in capsys.readouterr().err
+    assert "'.[parquet]'" in capsys.readouterr().err
