@@ -156,6 +156,7 @@ def _stages(first: Summary, other: Summary) -> str:
     largest = sorted(change, key=lambda name: -abs(change[name]))[:SHOWN_STAGES]
     shown = [
         f"{name} {'+' if change[name] > 0 else '-'}{number(abs(change[name]))} ms"
+        f"{'' if name in old and name in new else ' (beside the others in one of the two)'}"
         for name in largest
         if abs(change[name]) > least
     ]

@@ -108,6 +108,7 @@ def test_prediction_in_the_foreground_is_a_stage_of_the_step() -> None:
     assert "prediction" not in limits_of(beside)["time_why"]
     text = " ".join(reasons((Case("a", beside), Case("b", summary))))
     assert "prediction +" in text
+    assert "ms (beside the others in one of the two)" in text
     assert "prediction_inline" not in beside["scenario"]
     assert "prediction_inline" not in summary_of_slow_scan("on-demand")["scenario"]
 
