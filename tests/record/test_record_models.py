@@ -76,7 +76,7 @@ def test_dtype_and_threads_are_checked(model_folder):
 
 def test_missing_packages_are_named_with_the_extra(monkeypatch):
     """Without torch the message says what to install, with a broken one what is wrong."""
-    extra = r"pip install 'oasis-sim\[record\]'"
+    extra = r"pip install -e '\.\[record\]'"
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UsageError, match=f"needs gguf: {extra}"):
         require_backend(gguf=True)
