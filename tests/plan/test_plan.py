@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,33 +15,13 @@ from oasis_sim.errors import InputError, UsageError
 from oasis_sim.plan.prices import Prices, read_prices
 from oasis_sim.plan.search import smallest
 from oasis_sim.plan.slo import parse_slo
-from oasis_sim.trace import save_trace
 from oasis_sim.units import PS_PER_MS
-from tests.strategies import make_trace
+from tests.plan.command import plan, planned
 
 ROOT = Path(__file__).parents[2]
 SIZES = ["--budget", "64", "--context", "1000", "--output-tokens", "20", "--requests", "60"]
 LOAD = [*SIZES, "--trace", "small.npz", "--rate", "150", "--tp", "1"]
 SLO = "ttft_p95=150ms,tpot_p99=25ms"
-
-
-@pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a directory that holds a small trace."""
-    monkeypatch.chdir(tmp_path)
-    save_trace(make_trace(1, block_tokens=16, prompt=300, stored=12), tmp_path / "small.npz")
-    return tmp_path
-
-
-def plan(*arguments: str) -> int:
-    """Plan in this process."""
-    return main(["plan", "--workers", "1", "--quiet", *arguments])
-
-
-def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """Return the JSON of a plan that must be found."""
-    assert plan(*arguments, "--format", "json") == 0
-    return json.loads(capsys.readouterr().out)
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 500))

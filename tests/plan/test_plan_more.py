@@ -34,8 +34,7 @@ from oasis_sim.plan.crossover import (
 from oasis_sim.plan.outcome import make_simulator
 from oasis_sim.report.chart import WIDTH, Bar, draw
 from oasis_sim.scheme import load_scheme, with_options
-from oasis_sim.trace import AttentionTrace, load_trace, save_trace
-from tests.strategies import make_trace
+from oasis_sim.trace import AttentionTrace, load_trace
 
 LOAD = [
     *["--budget", "64", "--context", "1000", "--output-tokens", "20", "--requests", "60"],
@@ -45,14 +44,6 @@ LOAD = [
 
 
 SMALL = with_options(load_scheme("oasis"), budget_tokens=64)
-
-
-@pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a directory that holds a small trace."""
-    monkeypatch.chdir(tmp_path)
-    save_trace(make_trace(1, block_tokens=16, prompt=300, stored=12), tmp_path / "small.npz")
-    return tmp_path
 
 
 def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:

@@ -28,8 +28,6 @@ from oasis_sim.plan.cluster import run_on_ray
 from oasis_sim.plan.grid import Grid, expand, parse_vary, read_grid, sort_values
 from oasis_sim.plan.pool import run_jobs
 from oasis_sim.plan.store import Store
-from oasis_sim.trace import save_trace
-from tests.strategies import make_trace
 
 ROOT = Path(__file__).parents[2]
 SMALL = ["--trace", "small.npz", "--budget", "64", "--context", "200", "--output-tokens", "20"]
@@ -37,14 +35,6 @@ VARY = ["--vary", "fetch_ratio=0.25,1", "--vary", "concurrency=1..4x2"]
 POINTS = 6
 KILLS = int(os.environ.get("OASIS_SIM_KILL_TRIALS", "2"))
 """How often the kill test kills; more are for a slow, thorough run."""
-
-
-@pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand in a directory that holds a small trace."""
-    monkeypatch.chdir(tmp_path)
-    save_trace(make_trace(1, block_tokens=16, prompt=300, stored=12), tmp_path / "small.npz")
-    return tmp_path
 
 
 def sweep(*arguments: str) -> int:

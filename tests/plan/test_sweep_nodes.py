@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from oasis_sim.cli.main import main
 from oasis_sim.fileio import find_input
 from oasis_sim.plan.grid import sort_values
-from oasis_sim.trace import save_trace
-from tests.strategies import make_trace
 
 LOAD = ["--trace", "small.npz", "--budget", "64", "--context", "400", "--output-tokens", "12"]
 FEW = ["--requests", "3", "--rate", "50", "--workers", "1"]
@@ -21,12 +19,10 @@ NETWORKS = ["--vary", "disaggregated=1:1,2:1", "--vary", "network=roce-100,mine.
 
 
 @pytest.fixture
-def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def beside(beside: Path) -> Path:
     """Stand in a directory that holds a small trace and a network of one's own."""
-    monkeypatch.chdir(tmp_path)
-    save_trace(make_trace(1, block_tokens=16, prompt=300, stored=12), tmp_path / "small.npz")
-    (tmp_path / "mine.yaml").write_text(find_input("roce-400", "network").read_text())
-    return tmp_path
+    (beside / "mine.yaml").write_text(find_input("roce-400", "network").read_text())
+    return beside
 
 
 def sweep(*arguments: str) -> int:
