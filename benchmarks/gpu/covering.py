@@ -4,7 +4,7 @@
 
 Qwen3-8B, 12K. A gather is as long as a share of the linear layers by themselves (both figures of
 the loaded profile); 2.5 covers them whole. Rows: ms of a step of linear layers alone, beside the
-gather, and of the gather alone; and, with clocks inside, what the linear layers took.
+gather, and of the gather alone; and, with clocks inside, what each group of linear layers took.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ UNIT_BYTES, GB_PER_S, FIXED_MS = 65536 // 8, 50.0, 0.006
 LINEAR_STAGES = ("qkv", "output_ffn", "lm_head")
 
 
-def instrumented(bench: CudaBench, probe: StepProbe) -> float:
-    """Return ms of the linear layers, by clocks inside."""
+def instrumented(bench: CudaBench, probe: StepProbe) -> dict[str, float]:
+    """Return ms of each group of linear layers, by clocks inside."""
     bench.measure_ms(probe, 1)
     stages = bench._step.run(8, warmup=2, stages=True).stage_ms  # noqa: SLF001
-    return float(sum(stages.get(name, 0.0) for name in LINEAR_STAGES))
+    return {name: float(stages.get(name, 0.0)) for name in LINEAR_STAGES}
 
 
 def main() -> None:
@@ -63,7 +63,7 @@ def main() -> None:
                     "inside_together_ms": covered,
                 }
                 rows.append(row)
-                print({k: round(v, 3) for k, v in row.items()}, flush=True)
+                print(row, flush=True)
     write_rows(sys.argv[1], rows)
 
 
