@@ -69,7 +69,9 @@ def attention(config: Any, arguments: Any, name: str, tries: list) -> None:
 def scan(config: Any, memory: Any, arguments: Any, tries: list) -> None:
     """Time the scan alone, with selection fused, and selection as a kernel of its own."""
     fp8 = int(config.key_format == "fp8")
-    gb = config.pairs * config.max_blocks * (256 if fp8 else 512) / 1e9
+    full = (int(memory.position.min()) + 1) // config.block_tokens
+    keys = -(-full // 16) * 16  # they are read in tiles of 16 blocks
+    gb = config.pairs * keys * (256 if fp8 else 512) / 1e9
     scratch = select_scratch_bytes(config.max_blocks, config.pool_blocks, config.chosen_blocks)
     for splits, stages, fused in tries:
         args = [arguments.scan(layer, fused) for layer in range(LAYERS)]
