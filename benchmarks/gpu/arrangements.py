@@ -45,9 +45,10 @@ ARRANGEMENTS: dict[str, dict[str, Any]] = {
     "always, warp 4 x 256, persistent GEMM": {**PERSISTENT, "gather_threads": 256},
     "resident, warp 4 x 256, persistent GEMM": {**PERSISTENT, **RESIDENT, "gather_threads": 256},
 }
-STREAM, PERSISTENT_ALONE = {"prediction": "stream"}, {"gemm": "persistent"}
-QUIET = StageSwitches(transfer=False, draft=False)
+STREAM: dict[str, Any] = {"prediction": "stream"}
 CUBLASLT = {"blas": "cublaslt"}
+PERSISTENT_ALONE = {"gemm": "persistent"}
+QUIET = StageSwitches(transfer=False, draft=False)
 WITHOUT_DRAFT: dict[str, dict[str, Any]] = {
     "no draft model": {},
     "no draft, persistent GEMM": PERSISTENT_ALONE,

@@ -20,6 +20,7 @@ import numpy as np
 from benchmarks.gpu.common import write_rows
 from gpu_exec.cuda_bench import CudaBench
 from gpu_exec.device import query_gpus
+from gpu_exec.kernels.marks import NEVER
 from gpu_exec.probes import (
     ATTENTION,
     DRAFT,
@@ -55,6 +56,7 @@ def measured(bench: CudaBench, probe: StepProbe, gap_ms: float) -> dict[str, Any
     step = bench._step  # noqa: SLF001
     times = step.run(STEPS, warmup=3, stages=True)
     ticks = step._last_marks()._times.cpu().numpy()  # noqa: SLF001
+    ticks = ticks[(ticks > 0) & (ticks < NEVER)]
     there = [name for name in COMPUTE if times.stage_ms.get(name, 0.0) > 0]
     total = sum(times.stage_ms.get(name, 0.0) for name in (*there, *ONCE))
     gaps = step.config.shape.layers * len(there) * gap_ms
@@ -62,7 +64,7 @@ def measured(bench: CudaBench, probe: StepProbe, gap_ms: float) -> dict[str, Any
         "step_ms": plain,
         "clocked_step_ms": times.median_ms,
         "empty_us": 1e3 * times.empty_ms,
-        "clock_resolution_ns": int(np.gcd.reduce(np.diff(ticks[ticks > 0]))),
+        "clock_resolution_ns": int(np.gcd.reduce(np.diff(ticks))),
         "stages_ms": total,
         "gaps_ms": gaps,
         "rest_ms": plain - total - gaps,
