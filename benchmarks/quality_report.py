@@ -15,18 +15,24 @@ import json
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from oasis_sim.quality.bootstrap import BlockBootstrap
+from oasis_sim.report.plot_axes import magnitude_axis, ratio_axis
 from oasis_sim.report.plotfile import STYLE, save_figure
 from oasis_sim.units import MIB
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 TEXTS = ("prose", "code", "question")
 RESAMPLES = 4000
+APART = 1.04
+"""Lines beside one another at the same fetch ratio are drawn this factor apart."""
 
 Values = NDArray[np.float64]
 Case = dict[str, Any]
@@ -229,22 +235,35 @@ def shown(found: tuple[float, float, float]) -> str:
 def draw(studies: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw KL against the fetch ratio and against bytes per step, a column per text."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
     with mpl.rc_context(dict(STYLE)):
-        figure = Figure(figsize=(10.5, 6.2))
-        axes = figure.subplots(2, len(studies), sharey="col", squeeze=False)
-        for column, (text, study) in enumerate(studies.items()):
-            for (budget, predictor), cases in lines(study).items():
-                label = f"K = {budget:,}, {predictor}"
-                ratios = [case["fetch_ratio"] for case in cases]
-                traffic = [case["bytes_per_step"] / MIB for case in cases]
-                for row, places in enumerate((ratios, traffic)):
-                    _line(axes[row][column], places, cases, label, predictor)
-            _finish(axes[0][column], axes[1][column], text, study)
-        axes[0][0].legend(frameon=False, fontsize=7)
-        figure.tight_layout()
-        save_figure(figure, path)
+        save_figure(figure_of(studies), path)
+
+
+def figure_of(studies: dict[str, dict[str, Any]]) -> Figure:
+    """Return the drawn figure; lines at the same ratio stand a little apart."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10.5, 6.6), layout="constrained")
+    grid = figure.subplots(2, len(studies), sharey="col", squeeze=False)
+    for (top, bottom), (text, study) in zip(grid.T, studies.items(), strict=True):
+        by_line = lines(study)
+        for number, ((budget, predictor), cases) in enumerate(by_line.items()):
+            label = f"K = {budget:,}, {predictor}"
+            aside = APART ** (number - (len(by_line) - 1) / 2)
+            ratios = [case["fetch_ratio"] * aside for case in cases]
+            traffic = [case["bytes_per_step"] / MIB for case in cases]
+            for axes, places in ((top, ratios), (bottom, traffic)):
+                _line(axes, places, cases, label, predictor)
+        top.set_title(f"{text}: {study['prompt_tokens']:,} tokens, {study['steps']} steps")
+        ratio_axis(top, (case["fetch_ratio"] for case in study["cases"]))
+        bottom.set_xlabel("MiB fetched per step and request (16-bit)")
+        magnitude_axis(top)
+    for row in grid:
+        row[0].set_ylabel("KL(full || sparse), nats")
+    handles = grid[0][0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=len(handles[1]))
+    return figure
 
 
 def _line(axes: Any, places: Sequence[float], cases: Sequence[Case], label: str, name: str) -> None:
@@ -257,20 +276,6 @@ def _line(axes: Any, places: Sequence[float], cases: Sequence[Case], label: str,
         places, means, yerr=[below, above], fmt=style, marker="o", markersize=3, linewidth=1,
         capsize=2, label=label,
     )  # fmt: skip
-
-
-def _finish(top: Any, bottom: Any, text: str, study: dict[str, Any]) -> None:
-    top.set_title(f"{text}: {study['prompt_tokens']:,} tokens, {study['steps']} steps", fontsize=9)
-    top.set_xscale("symlog", linthresh=0.01)
-    ratios = sorted({case["fetch_ratio"] for case in study["cases"]})
-    top.set_xticks(ratios, ["all" if ratio == 1.0 else f"{ratio:g}" for ratio in ratios])
-    top.minorticks_off()
-    top.set_xlabel("fetch ratio")
-    bottom.set_xlabel("MiB fetched per step and request (16-bit)")
-    for axes in (top, bottom):
-        axes.set_yscale("log")
-        axes.set_ylabel("KL(full || sparse), nats")
-        axes.spines[["top", "right"]].set_visible(False)
 
 
 if __name__ == "__main__":

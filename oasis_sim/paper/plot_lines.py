@@ -25,18 +25,22 @@ def draw_fig1(figure: Any, comparison: Comparison) -> None:
     """Draw the roofs of the tiers and every model at its intensity, under its batch's limit."""
     axes = figure.subplots()
     placed = _places(comparison)
+    ends: list[tuple[float, float, str]] = []
     for tier, (title, line) in TIERS.items():
         at = [(x, roof) for (_, each), (x, roof, _) in placed.items() if each == tier]
         rate = max(roof / x for x, roof in at)
         low, high = min(x for x, _ in at) / 2, max(x for x, _ in at) * 2
         axes.plot([low, high], [low * rate, high * rate], line, color="#888888", linewidth=1)
+        ends.append((high * rate, high, title))
+    for height, right, title in ends:
         axes.annotate(
             title,
-            (high, high * rate),
+            (right, height),
             xytext=(3, 0),
             textcoords="offset points",
             color="#555555",
-            va="center",
+            # Roofs of PCIe and network may end at about one height.
+            va="top" if height == min(ends)[0] else "bottom",
         )
     names = list(dict.fromkeys(name for name, _ in placed))
     for index, name in enumerate(names):

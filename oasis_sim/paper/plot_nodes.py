@@ -14,6 +14,7 @@ from oasis_sim.paper.plot_points import (
     points,
     values_of,
 )
+from oasis_sim.report.plot_axes import ratio_axis
 
 
 def draw_fig12(figure: Any, comparison: Comparison) -> None:
@@ -42,9 +43,9 @@ def draw_fig14(figure: Any, comparison: Comparison) -> None:
         for number, metric in enumerate(("admission_gib", "drift_gib")):
             rows = chosen(comparison, metric, {"context_tokens": context})
             _both(axes, rows, "fetch_ratio", PALETTE[number], metric.removesuffix("_gib"))
-        axes.set_xscale("log")
+        ratio_axis(axes, values_of(comparison, "fetch_ratio"))
         axes.set_ylabel("GiB per request")
-    _titles(figure, grid, contexts, "fetch ratio (1 = all)")
+    _titles(figure, grid, contexts, "fetch ratio")
 
 
 def draw_fig15(figure: Any, comparison: Comparison) -> None:

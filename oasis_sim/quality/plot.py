@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from oasis_sim.fileio import printable
 from oasis_sim.quality.result import CaseQuality, QualityResult
+from oasis_sim.report.plot_axes import magnitude_axis, ratio_axis
 from oasis_sim.report.plotfile import STYLE, save_figure
 from oasis_sim.units import MIB
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _SMALLEST_KL = 1e-5
 _APART = 1.03
@@ -21,33 +25,33 @@ _LEGEND_COLUMNS = 3
 def draw_plot(result: QualityResult, path: Path) -> None:
     """Draw a study; the same study gives the same bytes."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
     with mpl.rc_context(dict(STYLE)):
-        lines = _lines(result)
-        rows = math.ceil(len(lines) / _LEGEND_COLUMNS)
-        figure = Figure(figsize=(9.6, 3.6 + 0.25 * rows), layout="constrained")
-        left, right = figure.subplots(1, 2, sharey=True)
-        for number, (name, cases) in enumerate(lines.items()):
-            aside = _APART ** (number - (len(lines) - 1) / 2)
-            _draw(left, cases, [case.fetch_ratio * aside for case in cases], name)
-            _draw(right, cases, [case.bytes_per_step / MIB for case in cases], name)
-        ratios = sorted({case.fetch_ratio for case in result.cases})
-        # From 0 to the smallest ratio linear, logarithmic from there on.
-        least = min((ratio for ratio in ratios if ratio > 0), default=1.0)
-        left.set_xscale("symlog", linthresh=least, linscale=0.5)
-        left.set_xticks(ratios, ["all" if ratio == 1.0 else f"{ratio:g}" for ratio in ratios])
-        left.minorticks_off()
-        left.set_xlabel("fetch ratio")
-        left.set_ylabel("KL(full || sparse), nats")
-        left.set_yscale("log")
-        right.set_xlabel("MiB fetched per step and request (16-bit keys and values)")
-        drawn = left.get_legend_handles_labels()
-        figure.legend(*drawn, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False)
-        figure.suptitle(_title(result), fontsize=9)
-        for axes in (left, right):
-            axes.spines[["top", "right"]].set_visible(False)
-        save_figure(figure, path)
+        save_figure(figure_of(result), path)
+
+
+def figure_of(result: QualityResult) -> Figure:
+    """Return the drawn figure."""
+    from matplotlib.figure import Figure
+
+    lines = _lines(result)
+    rows = math.ceil(len(lines) / _LEGEND_COLUMNS)
+    figure = Figure(figsize=(9.6, 3.6 + 0.25 * rows), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for number, (name, cases) in enumerate(lines.items()):
+        aside = _APART ** (number - (len(lines) - 1) / 2)
+        _draw(left, cases, [case.fetch_ratio * aside for case in cases], name)
+        _draw(right, cases, [case.bytes_per_step / MIB for case in cases], name)
+    ratio_axis(left, (case.fetch_ratio for case in result.cases))
+    left.set_ylabel("KL(full || sparse), nats")
+    magnitude_axis(left)
+    right.set_xlabel("MiB fetched per step and request (16-bit keys and values)")
+    drawn = left.get_legend_handles_labels()
+    figure.legend(*drawn, loc="outside lower center", ncols=_LEGEND_COLUMNS, frameon=False)
+    figure.suptitle(_title(result), fontsize=9)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
 
 
 def _lines(result: QualityResult) -> dict[str, list[CaseQuality]]:

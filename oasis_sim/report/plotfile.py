@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from oasis_sim.errors import UsageError
 from oasis_sim.fileio import check_writable, printable, write_atomic
+from oasis_sim.report.plot_axes import thin_labels
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,9 +41,10 @@ def check_plot(path: Path, *, force: bool) -> None:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of its suffix, without a date in it."""
+    """Write a figure in the format of its suffix, without a date in it; its labels stay apart."""
     kind = path.suffix.lower().removeprefix(".")
     metadata = {DATES[kind]: None} if kind in DATES else {}
+    thin_labels(figure)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=DOTS_PER_INCH, metadata=metadata)
     write_atomic(path, buffer.getvalue())

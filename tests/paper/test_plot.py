@@ -27,6 +27,8 @@ from oasis_sim.paper.plot import DRAWN, draw, figure_of
 from oasis_sim.paper.published import load_published
 from oasis_sim.paper.reproduce import REPRODUCTIONS
 from oasis_sim.paper.setup import Setup
+from oasis_sim.report.plotfile import save_figure
+from tests.drawn_texts import faults
 from tests.engine.scenarios import random_trace
 
 KEYS: dict[str, list[dict[str, Any]]] = {
@@ -102,6 +104,14 @@ def test_the_same_comparison_gives_the_same_bytes(tmp_path: Path, name: str) -> 
     content = (tmp_path / "one.svg").read_bytes()
     assert content == (tmp_path / "two.svg").read_bytes()
     assert found.title.split(":")[0].encode() in content
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_texts_stay_apart(tmp_path: Path, name: str) -> None:
+    """No label, name or title lies over another or leaves the picture."""
+    figure = figure_of(comparison(name))
+    save_figure(figure, tmp_path / "a.svg")
+    assert [] == faults(figure)
 
 
 @pytest.mark.parametrize("name", [fig2.NAME, table2.NAME, fig11.NAME, fig13.NAME])

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from oasis_sim.report.plotfile import save_figure
+from tests.drawn_texts import faults
+
 pytest.importorskip("torch", reason="the benchmarks need the extra 'record'")
 
 ROOT = Path(__file__).parents[2]
@@ -47,3 +50,12 @@ def test_keys_in_eight_bits_are_as_measured(benchmark, capsys):
     assert 16 == len(rows)
     for row in rows:
         assert row in PAGE
+
+
+def test_texts_of_the_picture_stay_apart(benchmark, tmp_path):
+    """No label of docs/quality-smollm2.svg lies over another."""
+    pytest.importorskip("matplotlib", reason="pictures need the extra 'plot'")
+    report = benchmark("quality_report")
+    figure = report.figure_of({text: report.read(text)["study"] for text in report.TEXTS})
+    save_figure(figure, tmp_path / "a.svg")
+    assert [] == faults(figure)
