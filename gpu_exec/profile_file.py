@@ -163,7 +163,6 @@ def _transport_lines(name: str, transport: Transport) -> list[str]:
     units = ", ".join(f"{round(x)} B" for x in transport.bytes_per_s.x)
     rates = ", ".join(f"{_n(y)} B/s" for y in transport.bytes_per_s.y)
     idle = ", ".join(_n(transport.idle_speedup.at(x)) for x in transport.bytes_per_s.x)
-    covered = transport.linear_covered
     lines = [
         f"{name}:",
         f"  unit: [{units}]",
@@ -172,8 +171,10 @@ def _transport_lines(name: str, transport: Transport) -> list[str]:
         f"  fixed: {transport.fixed_ps} ps",
         f"  slowdown: {_slowdown(transport.slowdown)}",
     ]
-    if covered is not None:
-        lines.append(f"  linear_covered: {_curve(covered, 'rows', 'factor')}")
+    for key in ("linear_covered", "qkv_slowdown"):
+        factors = getattr(transport, key)
+        if factors is not None:
+            lines.append(f"  {key}: {_curve(factors, 'rows', 'factor')}")
     return lines
 
 

@@ -162,9 +162,10 @@ class Comparison:
         for stage in ("attention", "prediction"):
             factor = getattr(transport.slowdown, stage)
             yield f"{field}.slowdown.{stage}", beside(factor, OVERLAP_SHARE)
-        if transport.linear_covered is not None and known.linear_covered is not None:
-            covered, x = transport.linear_covered, known.linear_covered.x
-            yield from _points(f"{field}.linear_covered", covered, x, "rows")
+        for key in ("linear_covered", "qkv_slowdown"):
+            factors, known_factors = getattr(transport, key), getattr(known, key)
+            if factors is not None and known_factors is not None:
+                yield from _points(f"{field}.{key}", factors, known_factors.x, "rows")
 
 
 def _rates(transport: Transport, unit: float) -> tuple[float, float]:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.compiled import uncounted
-from oasis_sim.engine.state import PipelineState, StepTimes
+from oasis_sim.engine.state import QKV, PipelineState, StepTimes
 from oasis_sim.engine.streams import (
     ATTENTION,
     BACKGROUND,
@@ -45,17 +45,29 @@ def run_linear(state: PipelineState, times: StepTimes, start: int, work: int) ->
 
 
 @uncounted
-def run_once(state: PipelineState, times: StepTimes, start: int, work: int, row: int) -> int:
-    """Return when every rank is done with the LM head or the draft model, a row of `once`."""
-    rates = times.once[row]
-    if work <= 0 or rates[TRANSFER] < 0:
-        done: int = run_linear(state, times, start, work)
-        return done
+def _finish_own(
+    times: StepTimes, row: int, start: int, work: int, ring: Int64, cursor: Int64, base: int
+) -> int:
+    """Return when a rank is done with what may have progress of its own, a row of `own`."""
+    rates = times.own[row]
+    if rates[TRANSFER] < 0:
+        rates = times.rates[LINEAR]
+        as_all: int = finish_linear(start, work, rates, times.covered, ring, cursor, base)
+        return as_all
+    done: int = finish(start, work, rates, ring, cursor, base, TRANSFER)
+    return done
+
+
+@uncounted
+def run_own(state: PipelineState, times: StepTimes, start: int, work: int, row: int) -> int:
+    """Return when every rank is done with the LM head or the draft model, a row of `own`."""
+    if work <= 0:
+        return start
     _, free, _, ring, cursor = state
     end = start
     for base in range(0, free.shape[0], STREAMS):
         forget(ring, cursor, base, start)
-        end = max(end, finish(start, work, rates, ring, cursor, base, TRANSFER))
+        end = max(end, _finish_own(times, row, start, work, ring, cursor, base))
     return end
 
 
@@ -80,8 +92,7 @@ def _to_attention(
     transfer, prediction, selection = base + TRANSFER, base + PREDICTION, base + SELECTION
     now = mark[0]
     forget(ring, cursor, base, now)
-    linear = times.rates[LINEAR]
-    mark[1] = finish_linear(now, times.qkv, linear, times.covered, ring, cursor, base)
+    mark[1] = _finish_own(times, QKV, now, times.qkv, ring, cursor, base)
     mark[6] = max(mark[1], free[prediction])
     mark[7] = finish(
         mark[6], times.prediction, times.rates[BACKGROUND], ring, cursor, base, TRANSFER

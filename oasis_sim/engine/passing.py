@@ -55,13 +55,17 @@ def nothing_seen(ranks: int) -> Seen:
 
 
 @uncounted
-def _backlog(times: StepTimes, behind: int, mark: Int64) -> int:
+def _backlog(times: StepTimes, link: Int64, mark: Int64) -> int:
     """Return for how long a rank's link is busy beyond all that a layer does; -1 if it is not.
 
-    Such a layer does not see when its own transfer runs: it only appends it. `behind` is how
-    long the link is busy after the layer's start, `mark` what the layer did.
+    Such a layer does not see when its own transfer runs: it only appends it. `link` int64[LOOK]
+    is how the link stood at the layer's start (see `look`); a gap in what it has to do is seen by
+    this layer and no other. `mark` is what the layer did.
     """
     if times.on_demand or times.next_layer or times.correction > 0:
+        return -1
+    count, behind, start, end = link[0], link[1], link[2], link[3]
+    if count != 1 or start > 0 or end < behind:
         return -1
     left: int = behind - (max(mark[5], mark[7], mark[9]) - mark[0])
     return max(left, -1)
@@ -85,7 +89,7 @@ def _transfer_pace(
         return 0, 0
     if alike(before, after, base + TRANSFER):
         return period, MOST_LAYERS
-    left = _backlog(times, before[base + TRANSFER, 1], mark)
+    left = _backlog(times, before[base + TRANSFER], mark)
     if left < 0:
         return 0, 0
     return move, MOST_LAYERS if move >= period else left // (period - move)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from oasis_sim.compiled import compiled, uncounted
 from oasis_sim.engine.drain import drain
-from oasis_sim.engine.layer import asked, run_layer, run_linear, run_once
+from oasis_sim.engine.layer import asked, run_layer, run_linear, run_own
 from oasis_sim.engine.passing import Seen, layers_alike, nothing_seen, pass_over
 from oasis_sim.engine.state import (
     D2H_FREE,
@@ -147,9 +147,9 @@ def run_step(
     out[OUT_PREFILL] = done - now
     now = _run_layers(state, times, transfer, group, done, out, marks, busy, nothing_seen(ranks))
     out[OUT_LAUNCH] = times.launch_per_layer * layers + times.launch_per_step
-    done = run_once(state, times, now, times.lm_head, LM_HEAD)
+    done = run_own(state, times, now, times.lm_head, LM_HEAD)
     out[OUT_LM_HEAD] = done - now
-    now = run_once(state, times, done, times.draft, DRAFT)
+    now = run_own(state, times, done, times.draft, DRAFT)
     out[OUT_DRAFT] = now - done
     joined = now
     for rank in range(ranks):

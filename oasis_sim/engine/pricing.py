@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from oasis_sim.engine.costs import CostModel
-from oasis_sim.engine.state import AS_LINEAR, DRAFT, LM_HEAD
+from oasis_sim.engine.state import AS_LINEAR, DRAFT, LM_HEAD, QKV
 from oasis_sim.engine.streams import RATE_ONE, TRANSFER
 from oasis_sim.engine.stretch import Rows, StretchCosts
 from oasis_sim.errors import RunFailed
@@ -66,10 +66,10 @@ def price(cost: CostModel, rows: Rows, prefill_ps: int) -> StretchCosts:
         idle=round(RATE_ONE / cost.transport.idle_speedup.at(share.unit_bytes(scheme))),
         covered=_covered(cost, linear_rows),
         collective=apart,
-        once=AS_LINEAR,
+        own=AS_LINEAR,
         inline=cost.predicts_inline,
     )
-    prices = prices._replace(once=_once(cost, linear_rows, context_tokens, prices))
+    prices = prices._replace(own=_own(cost, linear_rows, context_tokens, prices))
     _check_length(cost, rows, prices)
     return prices
 
@@ -96,8 +96,9 @@ def _check_length(cost: CostModel, rows: Rows, prices: StretchCosts) -> None:
         + fetched * prices.transfer_ps_per_byte
     )
     once = prices.prefill + prices.lm_head + prices.draft + prices.launch_per_step + prices.d2h
+    rates = np.concatenate((prices.rates, prices.own))
     longest_ps = (once + cost.share.model.layers * layer) * float(
-        RATE_ONE / prices.rates.min(where=prices.rates > 0, initial=RATE_ONE)
+        RATE_ONE / rates.min(where=rates > 0, initial=RATE_ONE)
     )
     if longest_ps > LONGEST_STEP_PS:
         raise RunFailed(
@@ -112,25 +113,28 @@ def _rates(cost: CostModel, rows: int) -> npt.NDArray[np.int64]:
     return np.asarray(np.round(RATE_ONE / factors), dtype=np.int64)
 
 
-def _once(
+def _own(
     cost: CostModel, rows: int, context_tokens: int, prices: StretchCosts
 ) -> npt.NDArray[np.int64]:
-    """Return the progress of LM head and draft model, int64[2, 3] (see `pipeline.StepTimes`).
+    """Return progress that is not that of linear layers, int64[3, 3] (see `pipeline.StepTimes`).
 
     An LM head that runs on few of the rows is slowed by a transfer as linear layers with those
     rows are which it covers. A draft model that reads its own KV is slowed there as attention is.
     """
-    once = AS_LINEAR.copy()
+    own = AS_LINEAR.copy()
     linear, attention, _ = cost.slowdowns(rows)
+    if cost.transport.qkv_slowdown is not None:
+        slower = cost.transport.qkv_slowdown.at(max(rows, 1))
+        own[QKV] = np.round(RATE_ONE / np.array((slower, *linear[1:])))
     few = max(cost.head_rows(rows), 1)
     covered = (cost.transport.linear_covered or cost.transport.slowdown.linear).at(few)
     if cost.costs.lm_head_per_request:
-        once[LM_HEAD] = np.round(RATE_ONE / np.array((covered, *linear[1:])))
+        own[LM_HEAD] = np.round(RATE_ONE / np.array((covered, *linear[1:])))
     if cost.costs.draft_reads_kv and prices.draft > 0:
         read = cost.draft_read_ps(context_tokens) / prices.draft
         slower = read * attention[TRANSFER] + (1.0 - read) * covered
-        once[DRAFT] = np.round(RATE_ONE / np.array((slower, *linear[1:])))
-    return once
+        own[DRAFT] = np.round(RATE_ONE / np.array((slower, *linear[1:])))
+    return own
 
 
 def _covered(cost: CostModel, rows: int) -> int:

@@ -33,9 +33,9 @@ MARKS = 12
 
 Int64 = npt.NDArray[np.int64]
 
-# Rows of `StepTimes.once`, and what stands there for stages that are slowed as linear layers.
-LM_HEAD, DRAFT = 0, 1
-AS_LINEAR = np.full((2, STREAMS), -1, dtype=np.int64)
+# Rows of `StepTimes.own`, and what stands there for stages that are slowed as linear layers.
+LM_HEAD, DRAFT, QKV = 0, 1, 2
+AS_LINEAR = np.full((3, STREAMS), -1, dtype=np.int64)
 
 
 class PipelineState(NamedTuple):
@@ -70,8 +70,8 @@ class StepTimes(NamedTuple):
     linear layers beside a transfer that is busy all the time (0: as beside one that is not).
     `collective` is a layer's time of collectives that keep their pace beside transfers, half of it
     before output and FFN and the rest after them.
-    `once` int64[2, 3] is the progress of the LM head and of the draft model while transfer,
-    prediction or selection is busy (-1: as linear layers, and `covered` as they are).
+    `own` int64[3, 3] is the progress of LM head, draft model and QKV while transfer, prediction or
+    selection is busy (-1: as linear layers, and `covered` as they are).
     `inline` puts prediction between QKV and attention, as a part of the foreground (`on_demand`
     does so anyway).
     """
@@ -96,7 +96,7 @@ class StepTimes(NamedTuple):
     covered: int = 0
     collective: int = 0
     inline: bool = False
-    once: Int64 = AS_LINEAR
+    own: Int64 = AS_LINEAR
 
 
 def new_state(layers: int, ranks: int = 1) -> PipelineState:

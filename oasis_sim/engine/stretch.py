@@ -113,7 +113,7 @@ class StretchCosts(NamedTuple):
     covered: int
     collective: int
     inline: bool
-    once: Int64
+    own: Int64
 
 
 @uncounted
@@ -171,7 +171,7 @@ def _step_times(rows: Rows, costs: StretchCosts) -> StepTimes:
         costs.covered,
         costs.collective,
         costs.inline,
-        costs.once,
+        costs.own,
     )
 
 

@@ -154,14 +154,19 @@ def _factors_by_rows(fields: Fields) -> Curve:
 def _read_transport(fields: Fields) -> Transport:
     units = fields.quantities("unit", parse_bytes, within=bounds.CURVE_SIZE)
     rates = fields.quantities("rate", parse_bandwidth, within=bounds.BANDWIDTH)
-    covered = fields.written("linear_covered")
     return Transport(
         bytes_per_s=read_curve(fields, "unit", units, rates),
         fixed_ps=fields.quantity("fixed", parse_time, within=bounds.LAYER_TIME),
         slowdown=_read_slowdown(fields.child("slowdown")),
         idle_speedup=_read_idle_speedup(fields, units),
-        linear_covered=_factors_by_rows(fields.child("linear_covered")) if covered else None,
+        linear_covered=_given_factors(fields, "linear_covered"),
+        qkv_slowdown=_given_factors(fields, "qkv_slowdown"),
     )
+
+
+def _given_factors(fields: Fields, key: str) -> Curve | None:
+    """Read factors by rows that need not be there."""
+    return _factors_by_rows(fields.child(key)) if fields.written(key) else None
 
 
 def _read_idle_speedup(fields: Fields, units: Sequence[float]) -> Curve:

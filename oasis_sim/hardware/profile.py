@@ -74,7 +74,8 @@ class Transport:
     however small; `slowdown` what it does to the work beside it. `idle_speedup` is how much faster
     it is, by unit size, once a step's other work is done (in engines that wait for it there).
     `linear_covered` bounds what it does to linear layers, by rows: their slowdown beside a transfer
-    that covers them whole (None: `slowdown` alone).
+    that covers them whole (None: `slowdown` alone). `qkv_slowdown` is that of QKV, by rows (None:
+    as other linear layers).
     """
 
     bytes_per_s: Curve
@@ -82,6 +83,7 @@ class Transport:
     slowdown: Slowdown
     idle_speedup: Curve = NO_CHANGE
     linear_covered: Curve | None = None
+    qkv_slowdown: Curve | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import simpy
 
-from oasis_sim.engine.state import StepTimes
+from oasis_sim.engine.state import DRAFT, LM_HEAD, QKV, StepTimes
 from oasis_sim.engine.streams import (
     ATTENTION,
     BACKGROUND,
@@ -127,18 +127,21 @@ class EventPipeline:
     def _linear(self, rank: int, amount: int, times: StepTimes) -> Steps:
         yield from self._work(rank, amount, times.rates[LINEAR], times.covered)
 
+    def _own(self, rank: int, amount: int, times: StepTimes, row: int) -> Steps:
+        if times.own[row, TRANSFER] < 0:
+            yield from self._linear(rank, amount, times)
+        else:
+            yield from self._work(rank, amount, times.own[row])
+
     def _foreground(self, rank: int) -> Steps:
         for t, times in enumerate(self.steps):
             yield from self._linear(rank, times.prefill, times)
             yield self._meet("prefill", t)
             for layer in range(self.layers):
                 yield from self._layer(rank, t, layer)
-            ends = (("lm_head", times.lm_head), ("draft", times.draft))
-            for row, (name, work) in enumerate(ends):
-                if times.once[row, TRANSFER] < 0:
-                    yield from self._linear(rank, work, times)
-                else:
-                    yield from self._work(rank, work, times.once[row])
+            ends = ((LM_HEAD, "lm_head", times.lm_head), (DRAFT, "draft", times.draft))
+            for row, name, work in ends:
+                yield from self._own(rank, work, times, row)
                 yield self._meet(name, t)
             alone = self.event("alone", t)
             if not alone.triggered:
@@ -168,7 +171,7 @@ class EventPipeline:
     def _layer(self, rank: int, t: int, layer: int) -> Steps:
         times = self.steps[t]
         yield self.env.timeout(times.launch_per_layer)
-        yield from self._linear(rank, times.qkv, times)
+        yield from self._own(rank, times.qkv, times, QKV)
         self.event("qkv", rank, t, layer).succeed()
         self._meet("projected", t, layer)
         if times.inline:

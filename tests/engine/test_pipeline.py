@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oasis_sim.engine import layer, pipeline
@@ -19,6 +19,7 @@ from oasis_sim.engine.state import (
     OUT_START,
     OUT_TRANSFER,
     OUT_WAIT,
+    QKV,
     PipelineState,
     StepTimes,
     new_marks,
@@ -87,13 +88,18 @@ idle_shares = st.sampled_from([RATE_ONE, RATE_ONE, RATE_ONE // 2, 700_000])
 rate = st.sampled_from([0, RATE_ONE // 3, RATE_ONE // 2, 700_000, RATE_ONE])
 covered_rates = st.sampled_from([0, 0, RATE_ONE // 4, RATE_ONE // 2, 800_000, RATE_ONE])
 collectives = st.sampled_from([0, 0, 7, 500])
-once_rates = st.sampled_from(
-    [
-        AS_LINEAR,
-        np.array([[-1, -1, -1], [RATE_ONE // 2, RATE_ONE, 700_000]], dtype=np.int64),
-        np.array([[RATE_ONE // 3, 0, RATE_ONE], [RATE_ONE, RATE_ONE // 2, 0]], dtype=np.int64),
-    ]
-)
+own_rates = st.lists(
+    st.sampled_from(
+        [
+            (-1, -1, -1),
+            (RATE_ONE // 2, RATE_ONE, 700_000),
+            (RATE_ONE // 3, 0, RATE_ONE),
+            (RATE_ONE, RATE_ONE // 2, 0),
+        ]
+    ),
+    min_size=len(AS_LINEAR),
+    max_size=len(AS_LINEAR),
+).map(lambda rows: np.array(rows, dtype=np.int64))
 
 
 @st.composite
@@ -113,8 +119,8 @@ def pipelines(draw: st.DrawFn) -> Case:
             rates[BACKGROUND] = RATE_ONE
         numbers = [draw(durations) for _ in range(11)]
         modes = (bool(next_layer), correction, idle, draw(covered_rates), draw(collectives), inline)
-        once = draw(once_rates)
-        steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes, once))
+        own = draw(own_rates)
+        steps.append(StepTimes(*numbers, bool(on_demand), rates, draw(st.booleans()), *modes, own))
         transfers.append([[draw(durations) for _ in range(layers)] for _ in range(ranks)])
     return steps, transfers
 
@@ -146,7 +152,7 @@ def alike_layers(draw: st.DrawFn) -> Case:
     idle = draw(idle_shares)
     if idle < RATE_ONE and not inline:
         rates[BACKGROUND] = RATE_ONE
-    covered, apart = draw(covered_rates), draw(collectives)
+    covered, apart, own = draw(covered_rates), draw(collectives), draw(own_rates)
     short, long = st.integers(0, 40), st.sampled_from([0, 10, 90, 200])
     numbers = [draw(short) for _ in range(11)]
     join = draw(st.booleans())
@@ -155,7 +161,7 @@ def alike_layers(draw: st.DrawFn) -> Case:
         # Attention takes longer as contexts grow.
         numbers[2] += draw(st.integers(0, 2))
         modes = (bool(next_layer), correction, idle, covered, apart, inline)
-        steps.append(StepTimes(*numbers, bool(on_demand), rates, join, *modes))
+        steps.append(StepTimes(*numbers, bool(on_demand), rates, join, *modes, own))
         other = draw(st.integers(0, layers))
         moves = []
         for _ in range(ranks):
@@ -166,7 +172,17 @@ def alike_layers(draw: st.DrawFn) -> Case:
     return steps, transfers
 
 
+def a_gap_in_what_the_link_has_to_do() -> Case:
+    """Return steps in which a link is behind, but idle for 2 ps while one layer's QKV runs."""
+    own = AS_LINEAR.copy()
+    own[QKV] = RATE_ONE // 2, RATE_ONE, RATE_ONE
+    first = step_times(qkv=25, attention=2, output_ffn=4, selection=18, collective=7, own=own)
+    none, long = [0] * 8, [0] + [200] * 7
+    return [first, first._replace(attention=3)], [[none, none, long], [none, [90] * 8, none]]
+
+
 @given(alike_layers())
+@example(a_gap_in_what_the_link_has_to_do())
 @settings(max_examples=1500, deadline=None)
 def test_layers_passed_over_equal_layers_computed(case: Case) -> None:
     """A step in which no two layers are of one group gives the same times, layer by layer."""
@@ -366,7 +382,8 @@ def test_every_rank_waits_for_the_slowest_in_each_layer() -> None:
 def test_longest_transfers_of_one_rank_are_a_bound(case: Case) -> None:
     """One rank that moves what the longest of each layer is, is never faster."""
     steps, transfers = case
-    undisturbed = [s._replace(rates=np.full((3, 3), RATE_ONE, dtype=np.int64)) for s in steps]
+    even = np.full((3, 3), RATE_ONE, dtype=np.int64)
+    undisturbed = [s._replace(rates=even, own=AS_LINEAR) for s in steps]
     longest = [np.max(moves, axis=0).tolist() for moves in transfers]
     exact, bound = compiled(undisturbed, transfers), compiled(undisturbed, longest)
     assert all(a[OUT_END] <= b[OUT_END] for a, b in zip(exact, bound, strict=True))

@@ -76,6 +76,7 @@ def test_every_measured_part_is_compared(profile: HardwareProfile) -> None:
         "draft_layers",
         "pcie.usable_bandwidth",
         "transports.sm_gather.linear_covered",
+        "transports.sm_gather.qkv_slowdown",
         *(f"transports.{name}.fixed" for name in ("sm_gather", "copy_engine", "naive")),
         *(f"transports.{name}.slowdown" for name in ("sm_gather", "copy_engine", "naive")),
     ):

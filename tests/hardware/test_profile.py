@@ -253,6 +253,7 @@ def test_numbers_of_no_machine_are_refused(
         "engines__vllm__linear_efficiency__qkv",
         "engines__vllm__transports__sm_gather__idle_speedup",
         "engines__vllm__transports__sm_gather__linear_covered",
+        "engines__vllm__transports__sm_gather__qkv_slowdown",
         "engines__gpu_exec__like",
     ],
 )
