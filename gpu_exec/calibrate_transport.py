@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpu_exec.calibration_points import (
+    COVER_BATCHES,
     COVER_SHARE,
     HOST_BOUND_BLOCKS,
     HOST_BOUND_COUNT,
@@ -15,14 +16,12 @@ from gpu_exec.calibration_points import (
     NEIGHBOUR_ROWS,
     OUTLAST_SHARES,
     OVERLAP_SHARE,
-    PAIR_BATCHES,
-    PAUSE_SHARE,
     TRANSFER_BATCH,
     TRANSFER_COUNTS,
     UNIT_BLOCKS,
 )
 from gpu_exec.fit import SMALLEST_SHARE, Line, curve, line_through, slowdown
-from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, Notebook, StepProbe
+from gpu_exec.probes import ATTENTION, LINEAR, SCAN, TRANSFER, Notebook, StepProbe, stage_of
 from oasis_sim.engine.costs import GpuShare
 from oasis_sim.errors import RunFailed
 from oasis_sim.hardware import Curve, Slowdown, Transport
@@ -90,7 +89,7 @@ class TransportCalibration:
                 pairs = self._outlasting(name, block, line)
                 speed, after = _speeds(pairs, self._model.layers * line.fixed)
                 rates[block] = (speed / line.slope, after / line.slope)
-        beside, covered = self._neighbours(name, alone)
+        gather = alone[UNIT_BLOCKS[0]] if name == "sm_gather" else None
         units = {
             block: float(self._unit_bytes(with_options(self._scheme, block_tokens=block)))
             for block in UNIT_BLOCKS
@@ -98,23 +97,22 @@ class TransportCalibration:
         return Transport(
             curve([(units[b], 1e3 * rate) for b, (rate, _) in rates.items()]),
             round(fixed * PS_PER_MS),
-            beside,
+            self._neighbours(name, alone),
             curve([(units[b], after / rate) for b, (rate, after) in rates.items()]),
-            covered,
+            self._covered(gather, "output_ffn") if gather else None,
+            self._covered(gather, "qkv") if gather else None,
         )
 
-    def _neighbours(self, name: str, alone: Mapping[int, Line]) -> tuple[Slowdown, Curve | None]:
-        """Return what a transport does to its neighbours, and to linear layers covered whole."""
+    def _neighbours(self, name: str, alone: Mapping[int, Line]) -> Slowdown:
+        """Return what a transport does to its neighbours."""
         if name == "copy_engine":
-            return self.measure("naive").slowdown, None
+            return self.measure("naive").slowdown
         block = UNIT_BLOCKS[0]
         line = alone[block]
         if name == "naive":
             pace, _ = _speeds(self._outlasting(name, block, line), 0.0)
-            return self._beside_transfer(name, Line(line.fixed, line.slope / pace)), None
-        loaded = Line(line.fixed, line.slope * self._load(line))
-        covered = curve([(2.0 * b, self._covered(name, loaded, b)) for b in PAIR_BATCHES])
-        return self._beside_transfer(name, loaded), covered
+            return self._beside_transfer(name, Line(line.fixed, line.slope / pace))
+        return self._beside_transfer(name, Line(line.fixed, line.slope * self._load(line)))
 
     def _submitted(self, block: int) -> float:
         """Return bytes per ms of copies that the host submits, beside work and after it.
@@ -183,18 +181,19 @@ class TransportCalibration:
         pair, busy = self._with_transfer(name, line, alone, OVERLAP_SHARE)
         return slowdown(self._book.ms(alone), busy, self._book.ms(pair))
 
-    def _covered(self, name: str, line: Line, batch: int) -> float:
-        """Return the slowdown of linear layers that a transfer covers whole.
+    def _covered(self, line: Line, group: str) -> Curve:
+        """Return the slowdown of a group of linear layers that a gather covers whole, by rows.
 
-        It begins with them in every layer, outlasts them and ends in a pause.
+        By clocks in a step of linear layers and attention beside which it never ends, over those
+        in one without it. (It begins behind the first QKV: 1 of 36 is not covered.)
         """
-        alone = StepProbe((LINEAR,), batch)
-        time = self._book.ms(alone)
-        pair, _ = self._with_transfer(name, line, alone, COVER_SHARE)
-        pause_us = round(1e3 * PAUSE_SHARE * time / self._model.layers, 1)
-        rest = replace(alone, pause_us=pause_us)
-        more = self._book.ms(replace(pair, pause_us=pause_us)) - self._book.ms(rest)
-        return max(1.0, 1.0 + more / time)
+        points = []
+        for batch in COVER_BATCHES:
+            alone = StepProbe((LINEAR, ATTENTION), batch)
+            pair, _ = self._with_transfer("sm_gather", line, alone, COVER_SHARE)
+            slower, time = (self._book.ms(stage_of(step, group)) for step in (pair, alone))
+            points.append((2.0 * batch, max(1.0, slower / time)))
+        return curve(points)
 
 
 def _speeds(pairs: Sequence[tuple[_Beside, _Beside]], fixed: float) -> tuple[float, float]:

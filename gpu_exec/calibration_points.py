@@ -6,11 +6,22 @@ from collections.abc import Iterable
 
 from gpu_exec.probes import StepProbe
 
-FOREGROUND_BATCHES = (4, 12, 24, 44, 60, 72, 88, 104, 120, 144, 176, 200)
+FOREGROUND_BATCHES = (4, 12, 24, 36, 44, 52, 60, 66, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144)
+FOREGROUND_BATCHES += (152, 160, 176, 200)
+"""Close to each other: the library's products and the waves of attention change in steps."""
 REST_BATCHES = (12, 24)
 DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144))
 SCAN_POINTS = ((12, 12_288), (24, 24_576), (56, 12_288), (88, 24_576), (144, 12_288))
-SELECTION_POINTS = ((12, 6_144), (12, 24_576), (112, 6_144), (112, 24_576))
+SELECTION_POINTS = (
+    (12, 6_144),
+    (12, 24_576),
+    (44, 6_144),
+    (44, 24_576),
+    (112, 6_144),
+    (112, 24_576),
+    (144, 6_144),
+    (144, 12_288),
+)
 PAIR_BATCHES = (24, 56, 88, 120, 152)
 BACKGROUND_BATCHES = (56, 112)
 TRANSFER_BATCH = 24
@@ -23,8 +34,10 @@ HOST_BOUND_COUNT = 1.5
 """Of these: about twice the time of the linear layers beside them."""
 DRAFT_BATCHES = PAIR_BATCHES
 OVERLAP_SHARE = 0.7
-COVER_SHARE, PAUSE_SHARE = 2.4, 2.4
-"""A transfer that covers all linear layers, and the pause in which it ends, in units of theirs."""
+COVER_BATCHES = (24, 44, 60, 72, 88, 104, 120, 136, 144, 152, 176)
+"""Of `FOREGROUND_BATCHES`, whose stages are known without a transfer."""
+COVER_SHARE = 1.6
+"""A transfer that goes on beside all of a step, in units of it without."""
 LOAD_BATCH = 56
 LOAD_SHARE = 2.0
 OUTLAST_SHARES = (1.5, 3.0)

@@ -36,8 +36,6 @@ MIN_STEPS, MAX_STEPS = 2 * MOVE_STEPS, 60
 ROUND_MS = {"sm_gather": 60.0, "copy_engine": 150.0, "naive": 150.0}
 """Time of one round of steps: copies that the host submits vary more from step to step."""
 LINK_REPEATS = 10
-PAUSE_STAGE = "attention"
-"""What a pause holds back: the transfer of the layer waits for it, whether it is on or not."""
 
 
 class CudaBench:
@@ -116,7 +114,6 @@ class CudaBench:
             self._drop()
             self._step, self._key = DecodeStep(self._config(probe)), key
         if self._loaded != probe:
-            self._step.hold_back({PAUSE_STAGE: round(probe.pause_us * 1e3)})
             self._step.reconfigure(
                 stages=switches(probe.stages), transport=TRANSPORTS[probe.transport]
             )

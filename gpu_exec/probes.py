@@ -12,10 +12,18 @@ from dataclasses import dataclass, fields
 from functools import partial
 from typing import Protocol
 
-from gpu_exec.rounds import LONG, SPREAD_ROUNDS, Rounds, mean_of, take_rounds
+from gpu_exec.rounds import (
+    HOST_ROUNDS,
+    LONG,
+    LONG_ROUNDS,
+    SPREAD_ROUNDS,
+    Rounds,
+    mean_of,
+    take_rounds,
+)
 from oasis_sim.errors import RunFailed
 
-SPREAD_EVERY = 3
+SPREAD_EVERY = 2
 """Steps that are measured between two rounds of what is spread."""
 
 LINEAR, ATTENTION, SCAN = "linear", "attention", "scan"
@@ -24,11 +32,7 @@ SELECTION, TRANSFER, DRAFT, MIRROR = "selection", "transfer", "draft", "mirror"
 
 @dataclass(frozen=True)
 class StepProbe:
-    """Run a step with only `stages` on; `per_head` blocks are moved per row, head and layer.
-
-    Every layer rests for `pause_us` after its QKV, before its transfer may start: in that time the
-    transfer of the layer before it may end, and nothing else runs.
-    """
+    """Run a step with only `stages` on; `per_head` blocks are moved per row, head and layer."""
 
     stages: tuple[str, ...]
     batch: int
@@ -38,7 +42,11 @@ class StepProbe:
     transport: str = "sm_gather"
     per_head: float = 0.0
     dense: bool = False
-    pause_us: float = 0.0
+
+    @property
+    def copies_by_host(self) -> bool:
+        """True when the host submits the copies of the step."""
+        return TRANSFER in self.stages and self.transport != "sm_gather"
 
     def __str__(self) -> str:
         """Say what runs, on how much."""
@@ -46,7 +54,7 @@ class StepProbe:
         return (
             f"{' + '.join(self.stages)} of {self.batch} {'dense ' * self.dense}requests of "
             f"{self.context_tokens:,} tokens, budget {self.budget_tokens:,}, blocks of "
-            f"{self.block_tokens}{moved}{f', pauses of {self.pause_us:g} us' * (self.pause_us > 0)}"
+            f"{self.block_tokens}{moved}"
         )
 
 
@@ -164,7 +172,10 @@ class Notebook:
     def _measure(self, probe: Probe) -> Rounds:
         rounds = self._spread.pop(probe, None)
         if rounds is None:
-            return take_rounds(partial(self._round, probe))
+            submitted = isinstance(probe, StepProbe) and probe.copies_by_host
+            return take_rounds(
+                partial(self._round, probe), HOST_ROUNDS if submitted else LONG_ROUNDS
+            )
         missing = max(0, SPREAD_ROUNDS - len(rounds))
         return mean_of([*rounds, *(self._round(probe, LONG) for _ in range(missing))])
 

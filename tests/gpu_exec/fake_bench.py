@@ -87,11 +87,6 @@ class FakeBench:
             total += (launch.dense_step_ps + unused) / PS_PER_MS
         if not front:
             return sum(times[s] for s in back)
-        if probe.pause_us:
-            pause = self._model.layers * probe.pause_us / 1e3
-            covered = cost.transport.linear_covered if TRANSFER in back else None
-            slower = total if covered is None else total * covered.at(2 * probe.batch)
-            return slower + pause
         if TRANSFER in back:
             return self._beside_transfer(probe, cost, total, times[TRANSFER])
         if SELECTION in back:
@@ -133,6 +128,10 @@ class FakeBench:
         gap_ns = cost.costs.launch.gap_ps / 1e3
         clock_ns, layers = gap_ns, 1 if probe.stage in ("lm_head", DRAFT) else self._model.layers
         drag = 1.0 if probe.stage == SELECTION else self._drag
+        beside = {"qkv": cost.transport.qkv_slowdown, "output_ffn": cost.transport.linear_covered}
+        slower = beside.get(probe.stage)
+        if slower is not None and TRANSFER in probe.stages:
+            drag *= slower.at(2 * probe.batch)
         span = gap_ns + drag * times[STAGES.get(probe.stage, probe.stage)] * 1e6 / layers + clock_ns
         ticks = [tick for _ in range(layers) for tick in (0.0, span)]
         spans = [Span(probe.stage, 2 * i, 2 * i + 1, 1) for i in range(layers)]

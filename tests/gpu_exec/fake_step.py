@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -54,10 +54,6 @@ class FakeStep:
     def reconfigure(self, **changes: Any) -> None:
         """Change the configuration."""
         self.config = replace(self.config, **changes)
-
-    def hold_back(self, delays_ns: Mapping[str, int]) -> None:
-        """Keep the pauses of a probe."""
-        self.delays_ns = dict(delays_ns)
 
     def load(self, moves: StepMoves) -> None:
         """Check and keep the moves."""

@@ -254,15 +254,6 @@ def test_bench_times_stages_in_common_rounds(monkeypatch: pytest.MonkeyPatch) ->
         assert 1 == FakeStep.opened[0].loads
 
 
-def test_bench_pauses_where_a_probe_says_so() -> None:
-    """A pause holds back what the transfer waits for, and is gone for the next probe."""
-    with open_bench() as bench:
-        bench.measure_ms(StepProbe((LINEAR,), 1, 64, budget_tokens=64, pause_us=2.5), 1)
-        assert {"attention": 2500} == FakeStep.opened[0].delays_ns
-        bench.measure_ms(StepProbe((LINEAR,), 1, 64, budget_tokens=64), 1)
-        assert {"attention": 0} == FakeStep.opened[0].delays_ns
-
-
 def test_switches_are_exact() -> None:
     """Stages that are not named are off, the mirror too."""
     found = switches((SCAN, TRANSFER))

@@ -16,7 +16,15 @@ from gpu_exec.probes import (
     Probe,
     StepProbe,
 )
-from gpu_exec.rounds import LONG, LONG_ROUNDS, ROUNDS, SPREAD_ROUNDS, mean_of, take_rounds
+from gpu_exec.rounds import (
+    HOST_ROUNDS,
+    LONG,
+    LONG_ROUNDS,
+    ROUNDS,
+    SPREAD_ROUNDS,
+    mean_of,
+    take_rounds,
+)
 
 
 class Clock:
@@ -57,6 +65,30 @@ def test_long_rounds_that_disagree_end() -> None:
     found = take_rounds(clock.measure)
     assert ROUNDS + LONG_ROUNDS == len(clock.asked)
     assert not found.repeatable
+
+
+@pytest.mark.parametrize(
+    ("probe", "rounds"),
+    [
+        (StepProbe((LINEAR,), 8), LONG_ROUNDS),
+        (StepProbe((LINEAR,), 8, transport="copy_engine"), LONG_ROUNDS),
+        (StepProbe((LINEAR, TRANSFER), 8, per_head=1.0), LONG_ROUNDS),
+        (StepProbe((TRANSFER,), 8, transport="copy_engine", per_head=1.0), HOST_ROUNDS),
+        (StepProbe((LINEAR, TRANSFER), 8, transport="naive", per_head=1.0), HOST_ROUNDS),
+    ],
+)
+def test_copies_by_the_host_are_measured_more_often(probe: Probe, rounds: int) -> None:
+    """Where short rounds disagree; what the GPU does by itself comes back sooner."""
+    clock = Clock(*(1.0 + 0.3 * (i % 2) for i in range(99)))
+
+    class Bench:
+        card = Card("FAKE", "580", 132, 1, "none")
+
+        def measure_ms(self, _probe: Probe, length: int, /) -> float:
+            return clock.measure(length)
+
+    Notebook(Bench()).ms(probe)
+    assert [1] * ROUNDS + [LONG] * rounds == clock.asked
 
 
 @given(times=st.lists(st.floats(0.9, 1.1), min_size=2, max_size=30), scale=st.floats(0.01, 100))
