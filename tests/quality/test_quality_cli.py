@@ -9,6 +9,7 @@ import json
 import pytest
 
 from oasis_sim.cli.main import main
+from tests.documented_columns import documented, header
 
 pytest.importorskip("torch", reason="decoding needs the extra 'record'")
 
@@ -100,6 +101,16 @@ def test_plot_is_written_and_the_same_each_time(model_folder, text_file, tmp_pat
     assert "--force" in capsys.readouterr().err
     assert 0 == main([*line, "--force"])
     assert first == picture.read_bytes()
+
+
+def test_columns_are_documented(model_folder, text_file, capsys):
+    """docs/columns.md has all of them, in their order."""
+    line = arguments(model_folder("llama"), text_file, "--no-free-run", "--format", "csv")
+    assert 0 == main([*line, "--index-fp8"])
+    assert set(documented("quality --format csv")) == set(header(capsys.readouterr().out))
+    for detail in ("layers", "stretches"):
+        assert 0 == main([*line, "--detail", detail])
+        assert documented(f"quality --detail {detail}") == header(capsys.readouterr().out)
 
 
 def test_a_scheme_of_others_says_where_it_differs(model_folder, text_file, capsys):
