@@ -41,7 +41,7 @@ def main() -> None:
         blocks = budget // 16
         for batch in batches:
             config, _memory, arguments = setup(
-                batch, 8192, chosen_blocks=blocks, pool_blocks=blocks
+                batch, 8192, chosen_blocks=blocks, pool_blocks=blocks, host_bytes=1 << 26
             )
             tokens = budget + config.block_tokens // 2
             picked = arguments.attention_splits, arguments.attention_stages
