@@ -19,13 +19,14 @@ from markdown_it import MarkdownIt
 from oasis_sim.cli.main import main
 from oasis_sim.metrics import summarise
 from oasis_sim.report.csvfile import flatten
-from oasis_sim.report.page.document import Report
+from oasis_sim.report.page.document import Bars, Report
 from oasis_sim.report.page.html import page
 from oasis_sim.report.page.markdown import markdown
 from oasis_sim.report.page.numbers import report_csv
 from oasis_sim.report.page.of_plan import plan_report
 from oasis_sim.report.page.of_run import run_report
 from oasis_sim.report.page.of_sweep import SweepPoint, sweep_report
+from oasis_sim.report.page.svg_bars import draw_bars
 from oasis_sim.report.timeline import write_timeline
 from oasis_sim.trace import save_trace
 from tests.factories import tiny_result
@@ -282,6 +283,24 @@ def test_no_fleet_is_an_answer_too(plan_json: dict[str, Any]) -> None:
     found = whole(plan_report(nothing))
     assert "No fleet meets the targets" in found.all("section")[0].content()
     assert "tp 1: missed" in found.content()
+
+
+def test_bars_of_a_sweep_can_be_told_apart() -> None:
+    """Points are named by what differs among them; the key has only what is drawn."""
+    found = [
+        figure
+        for section in a_sweep().sections
+        if section.title == "Memory by tier"
+        for figure in section.figures
+    ]
+    assert {"HBM per GPU", "Host memory for KV per GPU"} == {figure.title for figure in found}
+    for figure in found:
+        assert isinstance(figure.drawing, Bars)
+        names = [bar.label for bar in figure.drawing.bars]
+        assert len(set(names)) == len(names) > 1
+        assert all(name.startswith("concurrency ") for name in names)
+        drawn = draw_bars(figure.drawing, "")
+        assert ("weights" in str(drawn)) == (figure.title == "HBM per GPU")
 
 
 def test_an_empty_sweep_is_a_report() -> None:

@@ -33,6 +33,7 @@ STAGE_NAMES = {
     "qkv": "QKV",
     "attention": "attention",
     "output_ffn": "output and FFN",
+    "lm_head": "LM head",
     "transfer_wait": "waiting",
     "prediction": "prediction",
     "selection": "selection",
@@ -82,7 +83,7 @@ def _memory(
         text = f"{gibibytes(used)} of {gibibytes(capacity)}"
         lengths = tuple(max(part, 0) / GIB for part in size)
         bars.append(Bar(case, lengths, text, capacity / GIB))
-        told.append(f"{case} {text}")
+        told.append(f"{case}: {text}")
         rows.append((words(case), *(_gib(part) for part in size), _gib(capacity)))
     header = ("case", *(f"{part} (GiB)" for part in parts), "capacity (GiB)")
     return Figure(
@@ -198,7 +199,7 @@ def timeline_figure(window: Mapping[str, Any], about: str, name: str = "step_tim
     layers = f"layers {window['first_layer']} to {window['last_layer']}"
     return Figure(
         "Timeline of a decode step",
-        f"{about}, {layers} of step {window['step']}, {number(window['length_us'])} "
+        f"{about}, {layers} of step {window['step']:,}, {number(window['length_us'])} "
         "microseconds of simulated time; what runs beside what.",
         Tracks(
             Axis("microseconds"),
@@ -209,7 +210,7 @@ def timeline_figure(window: Mapping[str, Any], about: str, name: str = "step_tim
         ),
         Table(
             name,
-            f"Time by track and stage, {layers} of step {window['step']}",
+            f"Time by track and stage, {layers} of step {window['step']:,}",
             ("track: stage", "slices", "time (microseconds)"),
             tuple(rows),
         ),

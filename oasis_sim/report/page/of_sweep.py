@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from oasis_sim.report.numbers import NOTHING, number, rate
@@ -19,6 +19,7 @@ from oasis_sim.report.page.document import (
     Table,
     Text,
     amount,
+    whole,
     words,
 )
 from oasis_sim.report.page.machine_figures import link_figure, memory_figures
@@ -58,13 +59,18 @@ class SweepPoint:
     @property
     def name(self) -> str:
         """Return the varied options in words."""
-        return ", ".join(f"{key} {value}" for key, value in self.labels.items() if value)
+        return in_words(self.labels, self.labels)
 
     @property
     def offers(self) -> Operating:
         """Return the operating point of a point that was simulated."""
         assert self.summary is not None
         return operating_point(self.summary)
+
+
+def in_words(labels: Mapping[str, str | None], options: Iterable[str]) -> str:
+    """Return some options with their values; those that mean nothing to the point are left out."""
+    return ", ".join(f"{key} {labels[key]}" for key in options if labels[key])
 
 
 def sweep_report(points: Sequence[SweepPoint], grid: str) -> Report:
@@ -199,7 +205,7 @@ def _figures(done: Sequence[SweepPoint], best: SweepPoint) -> list[Section]:
             paragraphs.append(f"{len(series)} of {len(every)} are drawn, the fastest per GPU.")
     ratios = _ratios(done, best)
     if len(ratios) > 1:
-        about = ", ".join(f"{k} {t}" for k, t in best.labels.items() if k != RATIO and t)
+        about = in_words(best.labels, [key for key in best.labels if key != RATIO])
         figures.append(link_figure(ratios, about or "the scenario"))
     return [
         Section("Speed", tuple(paragraphs), figures=tuple(figures)),
@@ -246,14 +252,22 @@ def _one_at_a_time(done: Sequence[SweepPoint], best: SweepPoint) -> Figure:
 
 
 def _memory(done: Sequence[SweepPoint], best: SweepPoint) -> Section:
-    """Return memory of the points of the Pareto front, fastest per GPU first."""
-    chosen = front([(each.offers[USER], each.offers[GPU]) for each in done])[:MOST_LINES]
-    cases = [(done[index].name, done[index].summary) for index in chosen]
-    known = [(name, summary) for name, summary in cases if summary is not None]
-    assert best.summary is not None
+    """Return memory of the points of the Pareto front, fastest per GPU first.
+
+    Points are named by the options in which they differ; what they share is said above.
+    """
+    indices = front([(each.offers[USER], each.offers[GPU]) for each in done])[:MOST_LINES]
+    chosen = [done[index] for index in indices]
+    differ = [key for key in best.labels if len({each.labels[key] for each in chosen}) > 1]
+    shared = in_words(best.labels, [key for key in best.labels if key not in differ])
+    known = [
+        (in_words(each.labels, differ) or each.name, each.summary)
+        for each in chosen
+        if each.summary is not None
+    ]
     return Section(
         "Memory by tier",
-        ("Points of the Pareto front.",),
+        (f"Points of the Pareto front{f', all with {shared}' if shared else ''}.",),
         figures=memory_figures(known),
         tables=(capacities(known),),
     )
@@ -262,9 +276,9 @@ def _memory(done: Sequence[SweepPoint], best: SweepPoint) -> Section:
 def _table(points: Sequence[SweepPoint]) -> Table:
     axes = list(points[0].labels) if points else []
     rows = []
-    for each in points:
+    for place, each in enumerate(points, start=1):
         offers = each.offers if each.summary is not None else {}
-        cells: list[Cell] = [words(each.name), *map(words, each.labels.values())]
+        cells: list[Cell] = [whole(place), *map(words, each.labels.values())]
         cells += [amount(offers.get(key)) for key in COLUMNS]
         rows.append((*cells, words(each.status)))
     header = ("point", *axes, *COLUMNS.values(), "status")

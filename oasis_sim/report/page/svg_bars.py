@@ -48,7 +48,7 @@ def _bar(bars: Bars, bar: Bar, top: float, across: Scale) -> Markup:
     if bar.mark is not None:
         place = across.at(bar.mark)
         parts.append(
-            element("path", d=f"M{place:.1f},{top + 15:.1f}v{BAR_PX + 8:.1f}", class_="tick")
+            element("path", d=f"M{place:.1f},{top + 18:.1f}v{BAR_PX + 4:.1f}", class_="tick")
         )
     return join(*parts)
 
@@ -65,10 +65,11 @@ def _axis(bars: Bars, across: Scale, bottom: float) -> Markup:
 
 
 def _key(bars: Bars, top: float) -> tuple[Markup, float]:
-    """Return the key of the parts and of the mark; one part alone needs none."""
-    several = len(bars.parts) > 1
+    """Return the key of the parts that are drawn and of the mark; one part alone needs none."""
     entries: list[tuple[str | None, str]] = [
-        (fill(bars.fill_of(index)), name) for index, name in enumerate(bars.parts) if several
+        (fill(bars.fill_of(index)), name)
+        for index, name in enumerate(bars.parts)
+        if len(bars.parts) > 1 and any(bar.parts[index] > 0 for bar in bars.bars)
     ]
     if bars.mark_name and any(bar.mark is not None for bar in bars.bars):
         entries.append((None, bars.mark_name))
