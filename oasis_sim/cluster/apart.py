@@ -2,14 +2,15 @@
 
 Where requests arrive at times of their own and memory is enough, decode nodes do not act on
 prefill nodes. So the way of all requests up to their decode nodes is simulated first; then each
-node decodes what arrives, on as many processes as there are. Afterwards memory is checked: if any
-node would have held more than it can, requests would have had to wait, and the whole is simulated
-again with all nodes together (`serving`). The number of processes changes nothing.
+node decodes what arrives, on as many processes as there are. If any node turns out to hold more
+than it can, requests would have had to wait, and the whole is simulated again with all nodes
+together (`serving`). The number of processes changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from oasis_sim.cluster.nodelog import NodeSteps
 from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.serving import ClusterLoop, Progress
 from oasis_sim.cluster.visit import Stage, Visit
+from oasis_sim.engine.result import MemoryPlan
 from oasis_sim.engine.scenario import Scenario
 
 BOUNDLESS = 1 << 62
@@ -72,7 +74,9 @@ class Front(ClusterLoop):
         sent = self.record.requests.sent_ps
         found = []
         for node, arrivals in zip(self.decode, self.arrivals, strict=True):
-            reserved = sorted((int(sent[v.job.index]), v.hbm_bytes) for _, v in arrivals)
+            reserved = sorted(
+                (int(sent[v.job.index]), v.hbm_bytes, v.host_bytes) for _, v in arrivals
+            )
             late = node.log.first_tokens - sum(visit.job.generated for _, visit in arrivals)
             found.append(
                 NodeTask(
@@ -118,18 +122,33 @@ class Front(ClusterLoop):
 
 
 def decode_apart(
-    front: Front, scenario: Scenario, cluster: Cluster, jobs: Jobs, progress: Progress | None
-) -> tuple[list[NodeSteps], int]:
-    """Decode all nodes; return their steps in order and the end of the last request."""
+    front: Front,
+    scenario: Scenario,
+    cluster: Cluster,
+    plan: MemoryPlan,
+    jobs: Jobs,
+    progress: Progress | None,
+) -> tuple[list[NodeSteps], int] | None:
+    """Decode all nodes; return their steps in order and the end of the last request.
+
+    Return None when a node would have held more than it can.
+    """
     tasks = front.tasks()
     outcomes: list[NodeOutcome] = []
-    for index, outcome in jobs(partial(NodeRunner, scenario, cluster), tasks):
-        outcomes.append(outcome)
-        front.book.generated_total += sum(visit.job.output for _, visit in tasks[index].arrivals)
-        if progress is not None:
-            progress(front.book.generated_total, front.book.expected_total)
+    room = (plan.kv_pool_bytes, plan.host_capacity_bytes)
+    with closing(jobs(partial(NodeRunner, scenario, cluster, room), tasks)) as done:
+        for index, outcome in done:
+            if outcome is None:
+                return None
+            outcomes.append(outcome)
+            arrivals = tasks[index].arrivals
+            front.book.generated_total += sum(visit.job.output for _, visit in arrivals)
+            if progress is not None:
+                progress(front.book.generated_total, front.book.expected_total)
     outcomes.sort(key=lambda outcome: outcome.number)
     front.close(outcomes)
+    if not front.memory_suffices(*room):
+        return None
     end = max([front.now_ps, *(end for o in outcomes for _, end, _ in o.ended)])
     return [outcome.steps for outcome in outcomes], end
 

@@ -7,7 +7,7 @@ from collections.abc import Container
 import numpy as np
 import numpy.typing as npt
 
-from oasis_sim.cluster.rows import NodeRows
+from oasis_sim.cluster.rows import NodeRows, Tables
 from oasis_sim.cluster.sizes import NodeSizes
 from oasis_sim.cluster.steps import FetchCosts, StepOut, run_remote_stretch
 from oasis_sim.cluster.visit import Stage, Visit
@@ -23,17 +23,16 @@ LONGEST_PRICE = 256
 
 Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
-Saved = tuple[list[Int64], list[Int64]]
+Saved = tuple[tuple[Int64, Int64], list[Int64]]
 
 
 class Batch:
-    """Decode requests together; between changes of the batch its arrays hold the truth."""
+    """Decode requests together; while they are in it, its arrays hold the truth about them."""
 
-    def __init__(self, sizes: NodeSizes, walks: Walks) -> None:
-        self.rows = NodeRows(len(walks.tables.group_size))
+    def __init__(self, sizes: NodeSizes, walks: Walks, tables: Tables) -> None:
+        self.rows = NodeRows(tables)
         self._sizes, self._walks = sizes, walks
         self._state = new_state(sizes.cost.share.model.layers, walks.tables.ranks)
-        self._since = np.zeros(0, dtype=np.int64)
         self._prices: StretchCosts | None = None
         self._priced = 0
 
@@ -89,31 +88,24 @@ class Batch:
 
     def count(self, steps: int) -> None:
         """Take steps that were executed as done."""
-        self._since += steps
         self._priced += steps
-        self.rows.left -= steps
+        self.rows.count(steps)
 
     def join(self, arrived: list[Visit], leaving: Container[int] = ()) -> list[Visit]:
         """Let requests join and those of some numbers leave; return the latter."""
-        self.rows.settle(self._since)
-        left = [visit for visit in self.visits if visit.job.index in leaving]
-        stay = [visit for visit in self.visits if visit.job.index not in leaving]
+        left = self._take_out(np.array([v.job.index in leaving for v in self.visits], dtype=bool))
         for visit in arrived:
             visit.stage = Stage.DECODING
-        self._take([*stay, *arrived])
+        self.rows.add(arrived)
+        self._prices = None
         return left
 
     def take_ended(self) -> list[Visit]:
         """Take out the requests that have all their tokens and return them."""
-        if self.rows.left.all():
-            return []
-        self.rows.settle(self._since)
-        ended = [visit for visit in self.visits if visit.job.remaining == 0]
-        self._take([visit for visit in self.visits if visit.job.remaining > 0])
-        return ended
+        return self._take_out(self.rows.left == 0)
 
-    def _take(self, visits: list[Visit]) -> None:
-        sparse = frozenset(v.job.index for v in visits if self._sizes.is_sparse(v.job.prompt))
-        self.rows.rebuild(visits, sparse)
-        self._since = np.zeros(len(visits), dtype=np.int64)
+    def _take_out(self, gone: npt.NDArray[np.bool_]) -> list[Visit]:
+        if not gone.any():
+            return []
         self._prices = None
+        return self.rows.remove(gone)

@@ -17,6 +17,7 @@ import simpy
 
 from oasis_sim.cluster.batch import Batch
 from oasis_sim.cluster.nodelog import NodeLog
+from oasis_sim.cluster.rows import Tables
 from oasis_sim.cluster.sizes import NodeSizes
 from oasis_sim.cluster.steps import FetchCosts
 from oasis_sim.cluster.visit import Visit
@@ -57,6 +58,7 @@ class DecodeNode:
         sizes: NodeSizes,
         plan: MemoryPlan,
         walks: Walks,
+        tables: Tables,
         hooks: Hooks,
     ) -> None:
         """Prepare an idle node; `run` is its process."""
@@ -68,7 +70,7 @@ class DecodeNode:
         self.sending = 0
         self.arrived: list[Visit] = []
         self.log = NodeLog(sizes)
-        self.batch = Batch(sizes, walks)
+        self.batch = Batch(sizes, walks, tables)
         self.stalled_ps = 0
         self._env, self._hooks = env, hooks
         self._poke: simpy.Event | None = None

@@ -28,7 +28,7 @@ class Demand:
         """Write into a visit what it takes from its present context on."""
         job, sizes = visit.job, self.sizes
         sparse, left = sizes.is_sparse(job.prompt), job.remaining
-        visit.need = None
+        visit.need, visit.sparse = None, sparse
         if self._growth is not None and sparse:
             visit.need = self._growth.need(job.index, visit.context)
         visit.hbm_bytes = sizes.hbm_bytes(visit.context, left)

@@ -18,6 +18,7 @@ from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.prefill import PrefillNode
 from oasis_sim.cluster.record import Record
 from oasis_sim.cluster.router import Router
+from oasis_sim.cluster.rows import Tables
 from oasis_sim.cluster.sizes import fetch_prices
 from oasis_sim.cluster.steps import FetchCosts
 from oasis_sim.cluster.transport import Transport
@@ -46,15 +47,16 @@ class ClusterLoop:
         """Prepare idle nodes; nothing happens before `start` and `run`."""
         sizes = demand.sizes
         self.env = simpy.Environment(initial_time=0)
-        self.cluster, self.sizes, self.book = cluster, sizes, book
-        self.demand = demand
+        self.cluster, self.sizes, self.book, self.demand = cluster, sizes, book, demand
         self.record = Record(len(book), cluster.prefill)
         self.prefill = [
             PrefillNode(self.env, number, cluster.remote_bytes, self._begun, self._computed)
             for number in range(cluster.prefill)
         ]
+        tables = Tables(len(walks.tables.group_size))
+        hooks = Hooks(self._fetch, self._finish, self._tell)
         self.decode = [
-            DecodeNode(self.env, number, sizes, plan, walks, self._hooks())
+            DecodeNode(self.env, number, sizes, plan, walks, tables, hooks)
             for number in range(cluster.decode)
         ]
         self.transport = Transport(self.env, cluster, self.record, self._shared)
@@ -67,25 +69,24 @@ class ClusterLoop:
         self._over = self.env.event()
         self._arriving = True
 
-    def _hooks(self) -> Hooks:
-        return Hooks(self._fetch, self._finish, self._tell)
-
     def start(self) -> None:
         """Let nodes decode and requests arrive, once the clock runs."""
         self._start_decoding()
         self.env.process(self._arrivals())
 
-    def run(self) -> None:
-        """Simulate until every request is done."""
-        try:
-            self.env.run(until=self._over)
-        except RuntimeError:
-            if not self.homeless:
-                raise
-            raise RunFailed(
-                f"{len(self.homeless)} requests wait for a prefill node, and none is left: let one "
-                "come back (--fault prefill:node=0,at=...,for=...)"
-            ) from None
+    def run(self, pause_ps: float = simpy.core.Infinity) -> bool:
+        """Simulate until every request is done, or up to a time; tell whether all are done."""
+        env, over = self.env, self._over
+        while not over.processed and env.peek() < pause_ps:
+            env.step()
+        if over.processed or env.peek() != simpy.core.Infinity:
+            return bool(over.processed)
+        if not self.homeless:
+            raise RuntimeError("nothing happens any more, and requests are not done")
+        raise RunFailed(
+            f"{len(self.homeless)} requests wait for a prefill node, and none is left: let one "
+            "come back (--fault prefill:node=0,at=...,for=...)"
+        )
 
     def _start_decoding(self) -> None:
         for node in self.decode:
@@ -121,8 +122,7 @@ class ClusterLoop:
         self.demand.settle(visit)
         if hbm <= plan.kv_pool_bytes and visit.host_bytes <= plan.host_capacity_bytes:
             return True
-        host_room = plan.host_capacity_bytes
-        self.book.reject(job, hbm, plan.kv_pool_bytes, visit.host_bytes, host_room)
+        self.book.reject(job, hbm, plan.kv_pool_bytes, visit.host_bytes, plan.host_capacity_bytes)
         del self.visits[job.index]
         return False
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from oasis_sim.cluster.apart import Front, Jobs, decode_apart, one_by_one
 from oasis_sim.cluster.collect import Fixed, collect
@@ -10,7 +11,7 @@ from oasis_sim.cluster.demand import Demand
 from oasis_sim.cluster.growth import Growth
 from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.recovery import Recovery
-from oasis_sim.cluster.result import ClusterResult
+from oasis_sim.cluster.result import ClusterResult, HandOvers
 from oasis_sim.cluster.serving import ClusterLoop, Progress
 from oasis_sim.cluster.sizes import NodeSizes
 from oasis_sim.engine.costs import CostModel
@@ -21,6 +22,11 @@ from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.simulate import check_scenario
 from oasis_sim.engine.walks import Walks, build_walks
 from oasis_sim.errors import RunFailed
+from oasis_sim.units import PS_PER_S
+
+FIRST_LOOK_PS = PS_PER_S // 4
+LOOKS_APART = 16
+"""Simulated time between two looks at a run: the first, and longer by a part of what is over."""
 
 
 def simulate_cluster(
@@ -35,20 +41,80 @@ def simulate_cluster(
     nothing. Raises UsageError for parts that do not go together and RunFailed for what cannot
     fit, with the arithmetic.
     """
-    fixed = _fixed(scenario, cluster)
-    if scenario.concurrency is None and not cluster.faults.any:
+    return ClusterRun(scenario, cluster, progress, jobs).result()
+
+
+class ClusterRun:
+    """A run on prefill and decode nodes that may be looked at before it is over.
+
+    Arguments as for `simulate_cluster`; everything raises what it raises.
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        cluster: Cluster,
+        progress: Progress | None = None,
+        jobs: Jobs = one_by_one,
+    ) -> None:
+        """Check the scenario; nothing happens yet."""
+        self._fixed = _fixed(scenario, cluster)
+        self._progress, self._jobs = progress, jobs
+        self._loop: ClusterLoop | None = None
+        self._result: ClusterResult | None = None
+
+    def result(self) -> ClusterResult:
+        """Go on to the end and return everything that happened."""
+        for _ in self.looks():
+            pass
+        assert self._result is not None
+        return self._result
+
+    def looks(self) -> Iterator[SoFar]:
+        """Go on, and yield now and then what has happened so far, until the run is over.
+
+        Who stops asking may go on later. A run whose nodes can be simulated apart is not stopped.
+        """
+        if self._loop is None and self._result is None:
+            self._result = self._apart()
+        if self._result is not None:
+            return
+        if self._loop is None:
+            self._loop = ClusterLoop(*_parts(self._fixed), self._progress)
+            self._loop.start()
+            Recovery(self._loop).start()
+        loop, pause = self._loop, FIRST_LOOK_PS + self._loop.now_ps
+        while not loop.run(pause):
+            yield SoFar(loop.now_ps, loop.book.log(), loop.record.requests, frozenset(loop.visits))
+            pause += FIRST_LOOK_PS + pause // LOOKS_APART
+        _check_any(loop)
+        end = loop.now_ps
+        self._result = collect(
+            self._fixed, loop, [node.log.finish(end) for node in loop.decode], end
+        )
+
+    def _apart(self) -> ClusterResult | None:
+        """Simulate prefill first and then every node by itself; None where that does not hold."""
+        fixed = self._fixed
+        scenario, cluster = fixed.scenario, fixed.cluster
+        if scenario.concurrency is not None or cluster.faults.any:
+            return None
         front = Front(*_parts(fixed), None)
         front.start()
-        _run(front)
-        steps, end = decode_apart(front, scenario, cluster, jobs, progress)
-        if front.memory_suffices(fixed.plan.kv_pool_bytes, fixed.plan.host_capacity_bytes):
-            return collect(fixed, front, steps, end)
-    loop = ClusterLoop(*_parts(fixed), progress)
-    loop.start()
-    Recovery(loop).start()
-    _run(loop)
-    end = loop.now_ps
-    return collect(fixed, loop, [node.log.finish(end) for node in loop.decode], end)
+        front.run()
+        _check_any(front)
+        found = decode_apart(front, scenario, cluster, fixed.plan, self._jobs, self._progress)
+        return None if found is None else collect(fixed, front, *found)
+
+
+@dataclass(frozen=True, eq=False)
+class SoFar:
+    """Hold what has happened in a run up to now; `inside` are the requests under way."""
+
+    now_ps: int
+    requests: RequestLog
+    hand_overs: HandOvers
+    inside: frozenset[int]
 
 
 def prefill_alone(scenario: Scenario, cluster: Cluster) -> RequestLog:
@@ -60,7 +126,8 @@ def prefill_alone(scenario: Scenario, cluster: Cluster) -> RequestLog:
     """
     front = Front(*_parts(_fixed(scenario, cluster)), None)
     front.start()
-    _run(front)
+    front.run()
+    _check_any(front)
     return replace(front.book.log(), first_token_ps=front.record.requests.prefill_end_ps)
 
 
@@ -89,9 +156,8 @@ def _parts(fixed: Fixed) -> tuple[Cluster, Demand, MemoryPlan, Walks, RequestBoo
     return fixed.cluster, demand, fixed.plan, walks, book
 
 
-def _run(loop: ClusterLoop) -> None:
-    """Run a loop; raise RunFailed when no request fits."""
-    loop.run()
+def _check_any(loop: ClusterLoop) -> None:
+    """Raise RunFailed when no request of a run that is over was served."""
     book = loop.book
     if book.rejected == len(book):
         raise RunFailed(f"no request fits: {book.first_refusal}; {book.advice}")

@@ -29,7 +29,8 @@ class Visit:
     """Follow a request over the nodes.
 
     `prefill` and `decode` are nodes of their kind. `need` is what partial fetching sends and
-    fetches (None: everything is sent). `hbm_bytes` and `host_bytes` are reserved on the decode
+    fetches (None: everything is sent), `sparse` says whether it decodes from a working set.
+    `hbm_bytes` and `host_bytes` are reserved on the decode
     node, `staged_bytes` on the prefill node. `in_turn`: its hand-over is under way. `age` counts
     the decode steps on this decode node, `life` the prefills: what was started in an earlier life
     is void.
@@ -40,6 +41,7 @@ class Visit:
     decode: int = -1
     stage: Stage = Stage.QUEUED
     need: Need | None = None
+    sparse: bool = False
     hbm_bytes: int = 0
     host_bytes: int = 0
     staged_bytes: int = 0
