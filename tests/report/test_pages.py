@@ -213,6 +213,15 @@ def test_a_run_shows_every_number_of_its_summary() -> None:
     assert all(float(shown[path]) == value for path, value in numbers.items())
 
 
+def test_long_names_and_texts_can_break() -> None:
+    """Of every number on a narrow screen: paths between their parts, texts among numbers."""
+    shown = read_page(page(a_run()))
+    paths = {each.content(): each for each in shown.all("th") if "." in each.content()}
+    assert 3 == len(paths["tiers.hbm.peak_bytes"].all("wbr"))
+    (note,) = [each for each in shown.all("td") if each.content().startswith("proxies read off")]
+    assert "n words" == note.attributes["class"]
+
+
 def test_a_plan_shows_what_its_json_says(plan_json: dict[str, Any]) -> None:
     """Fleets, targets, curves, ratios and changes: the values of the JSON, none of its own."""
     tables = tables_of(whole(plan_report(plan_json)))

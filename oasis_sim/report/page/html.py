@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import importlib.resources
+import re
 from collections.abc import Sequence
 
 from oasis_sim.report.page.document import (
@@ -26,6 +27,7 @@ from oasis_sim.report.page.svg_tracks import draw_tracks
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 ANSWER = "answer"
+BETWEEN_PARTS = re.compile(r"(?<=[._])(?=[a-z])")
 
 
 def page(report: Report) -> str:
@@ -128,12 +130,20 @@ def _table(table: Table) -> Markup:
 def _cells(row: Sequence[Cell], sides: Sequence[str | None]) -> list[Markup]:
     first, *rest = row
     return [
-        element("th", _content(first), scope="row", class_=sides[0]),
+        element("th", _name(first), scope="row", class_=sides[0]),
         *(
-            element("td", _content(cell), class_=side)
+            element("td", _content(cell), class_=side if cell.is_number else side and "n words")
             for cell, side in zip(rest, sides[1:], strict=True)
         ),
     ]
+
+
+def _name(cell: Cell) -> Markup:
+    """Return the name of a row; on a narrow screen a dotted path may break between its parts."""
+    if cell.is_number:
+        return _content(cell)
+    first, *rest = BETWEEN_PARTS.split(cell.text)
+    return join(first, *(each for part in rest for each in (element("wbr"), part)))
 
 
 def _content(cell: Cell) -> Markup:

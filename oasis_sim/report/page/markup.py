@@ -6,7 +6,7 @@ import html
 
 from oasis_sim.text import escape
 
-VOID = frozenset({"meta", "link", "br"})
+VOID = frozenset({"meta", "link", "br", "wbr"})
 LINES = frozenset(
     {"head", "header", "nav", "main", "section", "footer", "figure", "table", "tr", "svg"}
 )
