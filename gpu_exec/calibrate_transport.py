@@ -89,7 +89,7 @@ class TransportCalibration:
                 pairs = self._outlasting(name, block, line)
                 speed, after = _speeds(pairs, self._model.layers * line.fixed)
                 rates[block] = (speed / line.slope, after / line.slope)
-        gather = alone[UNIT_BLOCKS[0]] if name == "sm_gather" else None
+        beside, covered = self._neighbours(name, alone)
         units = {
             block: float(self._unit_bytes(with_options(self._scheme, block_tokens=block)))
             for block in UNIT_BLOCKS
@@ -97,32 +97,38 @@ class TransportCalibration:
         return Transport(
             curve([(units[b], 1e3 * rate) for b, (rate, _) in rates.items()]),
             round(fixed * PS_PER_MS),
-            self._neighbours(name, alone),
+            beside,
             curve([(units[b], after / rate) for b, (rate, after) in rates.items()]),
-            self._covered(gather, "output_ffn") if gather else None,
-            self._covered(gather, "qkv") if gather else None,
+            covered.get("output_ffn"),
+            covered.get("qkv"),
         )
 
-    def _neighbours(self, name: str, alone: Mapping[int, Line]) -> Slowdown:
-        """Return what a transport does to its neighbours."""
+    def _neighbours(
+        self, name: str, alone: Mapping[int, Line]
+    ) -> tuple[Slowdown, Mapping[str, Curve]]:
+        """Return what a transport does to its neighbours, and a gather to stages it covers."""
         if name == "copy_engine":
-            return self.measure("naive").slowdown
+            return self.measure("naive").slowdown, {}
         block = UNIT_BLOCKS[0]
         line = alone[block]
         if name == "naive":
             pace, _ = _speeds(self._outlasting(name, block, line), 0.0)
-            return self._beside_transfer(name, Line(line.fixed, line.slope / pace))
-        return self._beside_transfer(name, Line(line.fixed, line.slope * self._load(line)))
+            slower = Line(line.fixed, line.slope / pace)
+            attention = [self._beside(name, slower, StepProbe((ATTENTION,), b)) for b in (56, 112)]
+            return self._beside_transfer(name, slower, attention), {}
+        covered = {stage: self._covered(line, stage) for stage in ("qkv", ATTENTION, "output_ffn")}
+        slower = Line(line.fixed, line.slope * self._load(line))
+        return self._beside_transfer(name, slower, covered[ATTENTION].y), covered
 
     def _submitted(self, block: int) -> float:
-        """Return bytes per ms of copies that the host submits, beside work and after it.
+        """Return bytes per ms of copies that the host limits, beside work and after it.
 
-        The work takes about half of the time.
+        The work, linear layers and attention in turn, takes about half of the time.
         """
         pair = _host_bound_pair(block)
         scheme = with_options(self._scheme, block_tokens=block)
         units = LOAD_BATCH * self._model.kv_heads * HOST_BOUND_COUNT * self._model.layers
-        work = self._book.ms(StepProbe((LINEAR,), LOAD_BATCH, block_tokens=block))
+        work = self._book.ms(StepProbe((LINEAR, ATTENTION), LOAD_BATCH, block_tokens=block))
         time = self._book.ms(pair) - work / self._model.layers
         return units * self._unit_bytes(scheme) / time
 
@@ -167,12 +173,12 @@ class TransportCalibration:
         pair = replace(alone, stages=(*alone.stages, TRANSFER), transport=name, per_head=per_head)
         return pair, layers * (line.fixed + line.slope * head_bytes * per_head)
 
-    def _beside_transfer(self, name: str, line: Line) -> Slowdown:
+    def _beside_transfer(self, name: str, line: Line, attention: Sequence[float]) -> Slowdown:
+        """Return slowdowns; that of attention is the mean of those given."""
         linear = [
             (2.0 * b, self._beside(name, line, StepProbe((LINEAR,), b)))
             for b in NEIGHBOUR_ROWS[name]
         ]
-        attention = [self._beside(name, line, StepProbe((ATTENTION,), b)) for b in (56, 112)]
         scan = self._beside(name, line, StepProbe((SCAN,), 88, 24_576))
         return Slowdown(curve(linear), statistics.mean(attention), scan)
 
@@ -181,8 +187,8 @@ class TransportCalibration:
         pair, busy = self._with_transfer(name, line, alone, OVERLAP_SHARE)
         return slowdown(self._book.ms(alone), busy, self._book.ms(pair))
 
-    def _covered(self, line: Line, group: str) -> Curve:
-        """Return the slowdown of a group of linear layers that a gather covers whole, by rows.
+    def _covered(self, line: Line, stage: str) -> Curve:
+        """Return the slowdown of linear layers or attention that a gather covers whole, by rows.
 
         By clocks in a step of linear layers and attention beside which it never ends, over those
         in one without it. (It begins behind the first QKV: 1 of 36 is not covered.)
@@ -191,7 +197,7 @@ class TransportCalibration:
         for batch in COVER_BATCHES:
             alone = StepProbe((LINEAR, ATTENTION), batch)
             pair, _ = self._with_transfer("sm_gather", line, alone, COVER_SHARE)
-            slower, time = (self._book.ms(stage_of(step, group)) for step in (pair, alone))
+            slower, time = (self._book.ms(stage_of(step, stage)) for step in (pair, alone))
             points.append((2.0 * batch, max(1.0, slower / time)))
         return curve(points)
 
@@ -220,9 +226,9 @@ def _speeds(pairs: Sequence[tuple[_Beside, _Beside]], fixed: float) -> tuple[flo
 
 
 def _host_bound_pair(block: int) -> StepProbe:
-    """Return copies that the host submits too slowly, beside linear layers."""
+    """Return copies that the host submits too slowly, beside linear layers and attention."""
     return StepProbe(
-        (LINEAR, TRANSFER),
+        (LINEAR, ATTENTION, TRANSFER),
         LOAD_BATCH,
         block_tokens=block,
         transport="copy_engine",

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from gpu_exec.probes import StepProbe
 
-FOREGROUND_BATCHES = (4, 12, 24, 36, 44, 52, 60, 66, 72, 80, 88, 96, 104, 112, 120, 128, 136, 144)
-FOREGROUND_BATCHES += (152, 160, 176, 200)
+FOREGROUND_BATCHES = (4, 12, 24, 36, 44, 52, 60, 66, *range(72, 145, 8), 160, 176, 200)
 """Close to each other: the library's products and the waves of attention change in steps."""
 REST_BATCHES = (12, 24)
 DENSE_POINTS = ((2, 12_288), (6, 24_576), (12, 24_576), (24, 12_288), (72, 6_144))
@@ -19,8 +18,6 @@ SELECTION_POINTS = (
     (44, 24_576),
     (112, 6_144),
     (112, 24_576),
-    (144, 6_144),
-    (144, 12_288),
 )
 PAIR_BATCHES = (24, 56, 88, 120, 152)
 BACKGROUND_BATCHES = (56, 112)
@@ -30,11 +27,11 @@ UNIT_BLOCKS = (16, 32, 64)
 TRANSFER_COUNTS = {"sm_gather": (2.0, 8.0), "naive": (0.5, 1.5), "copy_engine": (2.0, 6.0)}
 HOST_BOUND_BLOCKS = (16,)
 """Units of so many tokens, in batches: the host submits them more slowly than they are copied."""
-HOST_BOUND_COUNT = 1.5
-"""Of these: about twice the time of the linear layers beside them."""
+HOST_BOUND_COUNT = 2.5
+"""Of these: about twice the time of the linear layers and attention beside them."""
 DRAFT_BATCHES = PAIR_BATCHES
 OVERLAP_SHARE = 0.7
-COVER_BATCHES = (24, 44, 60, 72, 88, 104, 120, 136, 144, 152, 176)
+COVER_BATCHES = (24, 44, 60, 72, 88, 104, 120, 136, 144, 160, 176)
 """Of `FOREGROUND_BATCHES`, whose stages are known without a transfer."""
 COVER_SHARE = 1.6
 """A transfer that goes on beside all of a step, in units of it without."""

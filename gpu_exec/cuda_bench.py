@@ -29,7 +29,8 @@ from gpu_exec.probes import (
 from gpu_exec.step_plan import TRANSPORTS
 from oasis_sim.model import ModelShape
 
-HOST_BYTES = 2 << 30
+HOST_BYTES = 4 << 30
+"""As where runs are validated: how fast small units are copied depends on the host's pool."""
 MOVE_STEPS = 4
 WARMUP = 3
 MIN_STEPS, MAX_STEPS = 2 * MOVE_STEPS, 60

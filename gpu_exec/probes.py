@@ -23,7 +23,7 @@ from gpu_exec.rounds import (
 )
 from oasis_sim.errors import RunFailed
 
-SPREAD_EVERY = 2
+SPREAD_EVERY = 4
 """Steps that are measured between two rounds of what is spread."""
 
 LINEAR, ATTENTION, SCAN = "linear", "attention", "scan"

@@ -23,6 +23,7 @@ from gpu_exec.probes import (
     StageProbe,
     StepProbe,
 )
+from oasis_sim.curve import Curve
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.hardware import HardwareProfile
 from oasis_sim.model import ModelShape
@@ -128,7 +129,11 @@ class FakeBench:
         gap_ns = cost.costs.launch.gap_ps / 1e3
         clock_ns, layers = gap_ns, 1 if probe.stage in ("lm_head", DRAFT) else self._model.layers
         drag = 1.0 if probe.stage == SELECTION else self._drag
-        beside = {"qkv": cost.transport.qkv_slowdown, "output_ffn": cost.transport.linear_covered}
+        beside = {
+            "qkv": cost.transport.qkv_slowdown,
+            "output_ffn": cost.transport.linear_covered,
+            ATTENTION: Curve.constant(cost.transport.slowdown.attention),
+        }
         slower = beside.get(probe.stage)
         if slower is not None and TRANSFER in probe.stages:
             drag *= slower.at(2 * probe.batch)

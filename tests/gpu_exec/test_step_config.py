@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,12 +119,24 @@ def test_arrangement_follows_the_bottleneck() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pairs", "tiles", "expected"),
-    [(1024, 129, (1, 3)), (512, 129, (1, 3)), (64, 129, (4, 3)), (184, 1024, (2, 2))],
+    ("pairs", "tiles", "expected"), [(1024, 129, (1, 3)), (184, 1024, (2, 2)), (3, 8, (1, 2))]
 )
 def test_splits_measured_best(pairs: int, tiles: int, expected: tuple[int, int]) -> None:
     """The rule picks the split and ring that measured fastest (docs/gpu-kernels.md)."""
     assert choose_attention(pairs, tiles) == expected
+
+
+def test_short_rows_are_split_as_measured() -> None:
+    """For every batch and budget of the raw file the pick is within 5 % of the fastest form."""
+    path = Path(__file__).parents[2] / "validation" / "kernels-attention-h200.json"
+    times: dict[tuple[int, int], dict[tuple[int, int], float]] = {}
+    for row in json.loads(path.read_text())["rows"]:
+        forms = times.setdefault((row["batch"], row["budget"]), {})
+        forms[row["splits"], row["stages"]] = row["us"]
+    assert 30 <= len(times)
+    for (batch, budget), forms in times.items():
+        picked = choose_attention(8 * batch, budget // 16 + 1)
+        assert forms[picked] <= 1.05 * min(forms.values()), (batch, budget, picked, forms)
 
 
 @pytest.mark.parametrize(("pairs", "tiles"), [(1, 1), (1, 10_000), (5000, 1), (264, 8)])

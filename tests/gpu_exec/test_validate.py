@@ -58,7 +58,7 @@ def test_matrix_covers_what_it_must() -> None:
     assert (8, 160, 4096, 32768) == (min(batches), max(batches), min(contexts), max(contexts))
     sparse = [case for case in cases if case.scheme != "dense"]
     assert {None, 0.0, 0.2} <= {case.fetch_ratio for case in sparse}
-    assert {16, 32} == {case.block_tokens for case in sparse}
+    assert {16, 32} <= {case.block_tokens for case in sparse}
     assert {1024, 2048, 4096} == {case.budget_tokens for case in sparse}
     assert {"sm_gather", "copy_engine", "naive"} == {case.transport for case in sparse}
     assert len(sparse) < len(cases)
@@ -69,7 +69,7 @@ def test_no_earlier_matrix_held_a_case() -> None:
     folder = Path(__file__).parents[2] / "validation"
     earlier = {
         (row.config["batch"], row.config["context_tokens"])
-        for name in ("first", "second", "third", "fourth", "fifth")
+        for name in ("first", "second", "third", "fourth", "fifth", "sixth", "seventh")
         for row in read_validation(folder / f"h200-{name}.json")[1]
     }
     assert earlier
