@@ -137,7 +137,7 @@ def answers_of(jobs: list[Job], values: Mapping[str, Any]) -> tuple[Answer, ...]
     """Answer the jobs on all cores, in their order."""
     from oasis_sim.plan.inputs import Inputs
     from oasis_sim.plan.planner import find_fleet, make_planner
-    from oasis_sim.plan.probe import Tally
+    from oasis_sim.plan.prober import Tally
 
     inputs = Inputs()
     for job in jobs:

@@ -121,6 +121,15 @@ class Front(ClusterLoop):
         return all(_peak(when, delta) <= room for when, delta in kept)
 
 
+class Prompts(Front):
+    """Compute prompts; what they would hand over goes nowhere."""
+
+    def _computed(self, visit: Visit) -> None:
+        self.record.requests.prefill_end_ps[visit.job.index] = self.now_ps
+        del self.visits[visit.job.index]
+        self._look_for_end()
+
+
 def decode_apart(
     front: Front,
     scenario: Scenario,

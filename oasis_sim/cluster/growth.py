@@ -44,20 +44,29 @@ class Growth:
         self._size = walks.tables.group_size
         self._longest = int(scenario.workload.output_tokens.max())
         self._tables: dict[tuple[int, int], tuple[Coverage, Float64]] = {}
+        self._sent: dict[tuple[int, int], tuple[int, Float64]] = {}
 
     def need(self, request: int, prompt: int) -> Need:
         """Return what a request needs; it follows the trace that its walk follows."""
+        which = request % len(self._scenario.traces)
+        blocks = prompt // self._scenario.scheme.block_tokens
+        key = which, blocks
+        if key not in self._sent:
+            self._sent[key] = self._split(which, blocks)
+        phase = (request * GOLDEN_32 % 2**32) / 2**32
+        union, rest = self._sent[key]
+        return Need(union, rest, self._table(which, blocks)[1], phase)
+
+    def _split(self, which: int, blocks: int) -> tuple[int, Float64]:
+        """Return the blocks that are sent at first, and those of a layer that stay behind."""
         scheme = self._scenario.scheme
-        blocks = prompt // scheme.block_tokens
-        found, table = self._table(request % len(self._scenario.traces), blocks)
+        found = self._table(which, blocks)[0]
         held = found.union_blocks(blocks, scheme.chosen_blocks)
         # Sink blocks and the newest ones are attended beside the chosen.
         always = scheme.sink_blocks + scheme.recent_blocks
         union = np.minimum(np.rint(held) + always, blocks + 1)
         sums = np.bincount(self._group, weights=union, minlength=len(self._size))
-        rest = np.maximum(blocks - sums / self._size, 0.0)
-        phase = (request * GOLDEN_32 % 2**32) / 2**32
-        return Need(int(union.sum()), rest, table, phase)
+        return int(union.sum()), np.maximum(blocks - sums / self._size, 0.0)
 
     def coverage(self, request: int, prompt: int) -> Coverage:
         """Return the shares behind a request."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from oasis_sim.cluster.apart import Front, Jobs, decode_apart, one_by_one
+import numpy as np
+import numpy.typing as npt
+
+from oasis_sim.cluster.apart import Front, Jobs, Prompts, decode_apart, one_by_one
 from oasis_sim.cluster.collect import Fixed, collect
 from oasis_sim.cluster.demand import Demand
 from oasis_sim.cluster.growth import Growth
@@ -16,7 +19,7 @@ from oasis_sim.cluster.serving import ClusterLoop, Progress
 from oasis_sim.cluster.sizes import NodeSizes
 from oasis_sim.engine.costs import CostModel
 from oasis_sim.engine.memory import plan_memory
-from oasis_sim.engine.requests import RequestBook
+from oasis_sim.engine.requests import REJECTED, RequestBook
 from oasis_sim.engine.result import MemoryPlan, RequestLog
 from oasis_sim.engine.scenario import Scenario
 from oasis_sim.engine.simulate import check_scenario
@@ -42,6 +45,23 @@ def simulate_cluster(
     fit, with the arithmetic.
     """
     return ClusterRun(scenario, cluster, progress, jobs).result()
+
+
+@dataclass(frozen=True, eq=False)
+class SoFar:
+    """Hold what has happened in a run up to now; `inside` bool[N] are the requests under way."""
+
+    cluster: Cluster
+    now_ps: int
+    requests: RequestLog
+    hand_overs: HandOvers
+    inside: npt.NDArray[np.bool_]
+
+    @property
+    def all_there(self) -> bool:
+        """Tell whether no request is still to come."""
+        gone = (self.requests.finish_ps >= 0) | (self.requests.status == REJECTED)
+        return bool((gone | self.inside).all())
 
 
 class ClusterRun:
@@ -85,13 +105,19 @@ class ClusterRun:
             Recovery(self._loop).start()
         loop, pause = self._loop, FIRST_LOOK_PS + self._loop.now_ps
         while not loop.run(pause):
-            yield SoFar(loop.now_ps, loop.book.log(), loop.record.requests, frozenset(loop.visits))
+            yield self._so_far(loop)
             pause += FIRST_LOOK_PS + pause // LOOKS_APART
         _check_any(loop)
         end = loop.now_ps
         self._result = collect(
             self._fixed, loop, [node.log.finish(end) for node in loop.decode], end
         )
+
+    def _so_far(self, loop: ClusterLoop) -> SoFar:
+        inside = np.zeros(len(loop.book), dtype=bool)
+        inside[list(loop.visits)] = True
+        cluster, moves = self._fixed.cluster, loop.record.requests
+        return SoFar(cluster, loop.now_ps, loop.book.log(), moves, inside)
 
     def _apart(self) -> ClusterResult | None:
         """Simulate prefill first and then every node by itself; None where that does not hold."""
@@ -107,16 +133,6 @@ class ClusterRun:
         return None if found is None else collect(fixed, front, *found)
 
 
-@dataclass(frozen=True, eq=False)
-class SoFar:
-    """Hold what has happened in a run up to now; `inside` are the requests under way."""
-
-    now_ps: int
-    requests: RequestLog
-    hand_overs: HandOvers
-    inside: frozenset[int]
-
-
 def prefill_alone(scenario: Scenario, cluster: Cluster) -> RequestLog:
     """Return the requests with the end of their prefill as first token, decode left out.
 
@@ -124,11 +140,11 @@ def prefill_alone(scenario: Scenario, cluster: Cluster) -> RequestLog:
     decode nodes. Only for requests that arrive at times of their own, and without faults. Raises
     as `simulate_cluster`.
     """
-    front = Front(*_parts(_fixed(scenario, cluster)), None)
-    front.start()
-    front.run()
-    _check_any(front)
-    return replace(front.book.log(), first_token_ps=front.record.requests.prefill_end_ps)
+    prompts = Prompts(*_parts(_fixed(scenario, cluster)), None)
+    prompts.start()
+    prompts.run()
+    _check_any(prompts)
+    return replace(prompts.book.log(), first_token_ps=prompts.record.requests.prefill_end_ps)
 
 
 def _fixed(scenario: Scenario, cluster: Cluster) -> Fixed:

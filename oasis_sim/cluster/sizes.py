@@ -39,6 +39,7 @@ class NodeSizes:
         self.footprint: Footprint = footprint(cost)
         self.tables = walks.tables
         self._extra: dict[int, int] = {}
+        self._prefill: dict[int, int] = {}
         scheme, model = cost.scheme, cost.share.model
         self.block_tokens = scheme.block_tokens
         host = self.footprint.host_token * cost.share.tp
@@ -94,13 +95,15 @@ class NodeSizes:
 
     def prefill_ps(self, tokens: int) -> int:
         """Return the time of prefill of a prompt, but for the share that the cache holds."""
-        start = min(int(tokens * self.cluster.prefix_hits), tokens - 1)
-        chunk, total = self.cost.costs.prefill.chunk_tokens, 0
-        while start < tokens:
-            part = min(chunk, tokens - start)
-            total += self.cost.prefill_ps(start, part)
-            start += part
-        return total
+        if tokens not in self._prefill:
+            start = min(int(tokens * self.cluster.prefix_hits), tokens - 1)
+            chunk, total = self.cost.costs.prefill.chunk_tokens, 0
+            while start < tokens:
+                part = min(chunk, tokens - start)
+                total += self.cost.prefill_ps(start, part)
+                start += part
+            self._prefill[tokens] = total
+        return self._prefill[tokens]
 
     def extra_step_ps(self, prompt: int) -> int:
         """Return the time of one dense decode step, scan and selection of one request.

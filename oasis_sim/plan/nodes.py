@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from oasis_sim.plan.fleet import Bounds, Fewer, shortfall
-from oasis_sim.plan.probe import Prober
+from oasis_sim.plan.prober import Prober
 from oasis_sim.report.between_nodes import nodes_text
 from oasis_sim.report.numbers import counted
 
@@ -46,7 +46,7 @@ def cheapest(prober: Prober, bounds: Bounds, most: int, start: Pair = (1, 1)) ->
         last, slow, begin = (prefill, limit), max(slow, row.slow), row.paced or begin
         best = best if found is None else (prefill, found)
         fails = limit if found is None else found - 1
-        if fails >= bounds.decode[0] and prober.on_nodes(prefill, fails).spare_prefill:
+        if fails >= bounds.decode[0] and prober.verdict(prefill, fails).spare_prefill:
             break
     if best is None:
         probe = prober.on_nodes(*last)
@@ -76,15 +76,15 @@ class _Row:
         self.slow = self.paced = 0
 
     def is_enough(self, decode: int) -> bool:
-        probe = self._prober.on_nodes(self._prefill, decode)
-        if probe.lacks_decode_nodes:
+        asked = self._prober.verdict(self._prefill, decode)
+        if asked.lacks_decode_nodes:
             self.slow = max(self.slow, decode)
         else:
             self.paced = min(self.paced or decode, decode)
-        return probe.met
+        return asked.met
 
     def is_paced(self, decode: int) -> bool:
-        return not self._prober.on_nodes(self._prefill, decode).lacks_decode_nodes
+        return not self._prober.verdict(self._prefill, decode).lacks_decode_nodes
 
 
 class _Checks:
@@ -103,7 +103,7 @@ class _Checks:
             return False
         prefill = min(self._bounds.prefill[1], total - self._bounds.decode[0])
         self._next, self._step = decode - self._step, 2 * self._step
-        return self._prober.on_nodes(prefill, decode).lacks_decode_nodes
+        return self._prober.verdict(prefill, decode).lacks_decode_nodes
 
 
 def _prefill_needed(prober: Prober, bounds: Bounds, most: int, start: int) -> int | str:
@@ -155,7 +155,7 @@ def lowest(
 def _least_around(prober: Prober, bounds: Bounds, pair: Pair) -> Pair:
     """Return a pair whose neighbours with one node fewer were simulated, and fail."""
     for _, fewer in neighbours(pair, bounds):
-        if prober.on_nodes(*fewer).met:
+        if prober.verdict(*fewer).met:
             return _least_around(prober, bounds, fewer)
     return pair
 

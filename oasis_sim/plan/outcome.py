@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oasis_sim.cluster import ClusterResult, load_cluster, simulate_cluster
+from oasis_sim.cluster import ClusterResult, ClusterRun, load_cluster
 from oasis_sim.engine import simulate
 from oasis_sim.engine.result import RunResult
 from oasis_sim.engine.scenario import Scenario
@@ -45,8 +45,13 @@ def simulated(spec: ScenarioSpec, scenario: Scenario, inputs: Inputs) -> RunResu
     """
     if spec.disaggregation is None:
         return simulate(scenario)
-    cluster = load_cluster(spec.disaggregation, scenario, inputs.network(spec))
-    return simulate_cluster(scenario, cluster)
+    return begun(spec, scenario, inputs).result()
+
+
+def begun(spec: ScenarioSpec, scenario: Scenario, inputs: Inputs) -> ClusterRun:
+    """Return the run of a scenario on the nodes that its names say; raises as `simulated`."""
+    assert spec.disaggregation is not None
+    return ClusterRun(scenario, load_cluster(spec.disaggregation, scenario, inputs.network(spec)))
 
 
 def checked(result: RunResult | ClusterResult) -> Checked:

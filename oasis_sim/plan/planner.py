@@ -11,14 +11,8 @@ from oasis_sim.errors import RunFailed, UsageError
 from oasis_sim.plan.fleet import STAYS_PER_SPAN, Answer, Fewer, Fleet, Job, shortfall
 from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.nodes import cheapest, fewer_of
-from oasis_sim.plan.probe import (
-    Probe,
-    Prober,
-    Tally,
-    mean_output_tokens,
-    requests_per_s,
-    with_nodes,
-)
+from oasis_sim.plan.probe import Probe, mean_output_tokens, requests_per_s, with_nodes
+from oasis_sim.plan.prober import Prober, Tally
 from oasis_sim.plan.search import smallest
 from oasis_sim.report.numbers import counted
 

@@ -20,7 +20,8 @@ from oasis_sim.plan.changes import (
 from oasis_sim.plan.fleet import Bounds, Fleet, gpus_of, nodes_of, shortfall
 from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.nodes import cheapest
-from oasis_sim.plan.probe import Probe, Prober, with_nodes
+from oasis_sim.plan.probe import Probe, with_nodes
+from oasis_sim.plan.prober import Prober
 from oasis_sim.plan.search import smallest
 from oasis_sim.plan.slo import Target
 from oasis_sim.report.numbers import milliseconds, number, percent

@@ -16,7 +16,8 @@ from oasis_sim.engine.spec import DisaggregationSpec, LoadSpec, ScenarioSpec
 from oasis_sim.plan.fleet import Bounds
 from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.nodes import cheapest, lowest
-from oasis_sim.plan.probe import Prober, room_share
+from oasis_sim.plan.probe import room_share
+from oasis_sim.plan.prober import Prober
 from oasis_sim.plan.slo import Reading, parse_slo
 from oasis_sim.scheme import load_scheme, with_options
 from tests.plan.command import plan
@@ -118,6 +119,8 @@ class Drawn:
         slow = decode < self.pace[row]
         return Point(decode >= self.rows[row] and not slow, slow, prefill > self.chosen)
 
+    verdict = on_nodes
+
 
 @given(
     st.lists(st.integers(1, 9), min_size=6, max_size=6),
@@ -171,6 +174,8 @@ class Close:
         slow = decode < (200 if prefill < 298 else self.needed)
         return Point(not slow, slow)
 
+    verdict = on_nodes
+
 
 @pytest.mark.parametrize(("needed", "checks"), [(200, 1), (198, 2), (190, 5), (151, 7)])
 def test_a_miss_by_a_little_asks_each_row_once(needed: int, checks: int) -> None:
@@ -192,6 +197,8 @@ class ByChance:
     def on_nodes(self, prefill: int, decode: int) -> Point:
         """Return a point that is enough with three decode nodes, of two prefill nodes with four."""
         return Point(decode == 3 or (prefill == 2 and decode > 3), lacks_decode_nodes=False)
+
+    verdict = on_nodes
 
 
 def test_the_answer_has_no_neighbour_that_is_enough() -> None:
@@ -310,4 +317,4 @@ def test_requests_without_room_on_decode_nodes_count_as_waiting(beside: Path) ->
     early = result.run.requests.arrival_ps < last
     moves = result.hand_overs
     waits = early & (moves.prefill_end_ps <= last) & (moves.sent_ps > last)
-    assert waits.sum() / 40 == room_share(result) == short.room_share
+    assert waits.sum() / 40 == room_share(result.run.requests, moves) == short.room_share
