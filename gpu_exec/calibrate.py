@@ -113,7 +113,8 @@ class Calibration:
     def _draft_point(self, batch: int) -> tuple[float, float]:
         """Return rows, and the linear layers of the draft forward in units of one of the target.
 
-        The draft's attention over its own KV is priced as dense attention and taken off first.
+        By clocks around it. Its attention over its own KV is priced as dense attention and taken
+        off first.
         """
         foreground, layers = self._foreground, self._model.layers
         probe = StepProbe((LINEAR, DRAFT), batch)
@@ -121,8 +122,7 @@ class Calibration:
         size = float(batch * probe.context_tokens * token)
         read = foreground.read_ms(size) / foreground.dense_attention.at(size) / layers
         layer = foreground.linear_ms(batch, ("qkv", "output_ffn")) / layers
-        names = ("qkv", "output_ffn", "lm_head", "draft")
-        draft = foreground.stages_ms(probe, names, gaps=2)["draft"]
+        draft = self._book.ms(stage_of(probe, "draft"))
         return 2.0 * batch, max(0.0, (draft - read) / layer)
 
     # Selection -------------------------------------------------------------------------------

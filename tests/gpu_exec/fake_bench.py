@@ -48,7 +48,8 @@ class FakeBench:
     ) -> None:
         """Follow `profile`; answers vary by `noise`; transfers beside work take `load` times.
 
-        Between clocks the stages of the compute stream take `drag` times what they take without.
+        Between clocks stages of the compute stream take `drag` times what they take without, but
+        for the draft head.
         """
         self.card = Card("FAKE H200", "580.0", 132, 150_754_820_096, "no software")
         self._profile, self._model, self._noise = profile, model, noise
@@ -128,7 +129,7 @@ class FakeBench:
         cost, times = self._priced(probe)
         gap_ns = cost.costs.launch.gap_ps / 1e3
         clock_ns, layers = gap_ns, 1 if probe.stage in ("lm_head", DRAFT) else self._model.layers
-        drag = 1.0 if probe.stage == SELECTION else self._drag
+        drag = 1.0 if probe.stage in (SELECTION, DRAFT) else self._drag
         beside = {
             "qkv": cost.transport.qkv_slowdown,
             "output_ffn": cost.transport.linear_covered,
