@@ -11,7 +11,7 @@ from oasis_sim.cluster.demand import Demand
 from oasis_sim.cluster.nodelog import NodeLog, NodeSteps
 from oasis_sim.cluster.plan import Cluster
 from oasis_sim.cluster.rows import Tables
-from oasis_sim.cluster.sizes import NodeSizes, fetch_prices
+from oasis_sim.cluster.sizes import NodeSizes
 from oasis_sim.cluster.steps import FetchCosts
 from oasis_sim.cluster.visit import Visit
 from oasis_sim.engine.costs import CostModel
@@ -106,8 +106,7 @@ class NodeRunner:
             batch.join(visits)
 
     def _fetch(self, together: int) -> FetchCosts:
-        network = self._sizes.cluster.network
-        fixed, block = fetch_prices(network, self._sizes.block_layer, together)
+        fixed, block = self._sizes.fetch_prices(together)
         return FetchCosts(fixed, block, 0, 1, 0)
 
     def _end(self, visit: Visit, now_ps: int, log: NodeLog) -> tuple[int, int, int]:

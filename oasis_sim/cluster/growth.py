@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,11 @@ from oasis_sim.engine.walks import GOLDEN_32, Walks, residency_rule
 from oasis_sim.residency.remote import Coverage, coverage, grown, trace_depth
 
 Float64 = npt.NDArray[np.float64]
+
+
+KEPT_COVERAGES = 128
+_coverage = lru_cache(maxsize=KEPT_COVERAGES)(coverage)
+"""Kept, since a plan or a sweep simulates the same requests on other nodes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +84,7 @@ class Growth:
         trace = scenario.traces[which]
         key = which, trace_depth(trace, self._rule, blocks)
         if key not in self._tables:
-            found = coverage(
+            found = _coverage(
                 trace,
                 self._rule,
                 scenario.scheme.predictor,

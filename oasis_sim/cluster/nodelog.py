@@ -51,6 +51,7 @@ class NodeLog:
         self.first_tokens = 0
         self._cost, self._block, self._tables = sizes.cost, sizes.block_layer, sizes.tables
         self._written = sizes.kv_token if sizes.cost.scheme.offload else 0
+        self._mirrored = sizes.cost.share.host_bytes_token(sizes.cost.scheme)
         self._most = -(-MOST_STEPS // sizes.cluster.decode)
         self._network = Series()
         self._used = self._pending = self._count = 0
@@ -72,41 +73,37 @@ class NodeLog:
 
     def add(self, log: Int64, quality: Float64, rows: NodeRows, hbm_bytes: int) -> None:
         """Add steps of these rows that are over; `hbm_bytes` are reserved."""
-        sparse, dense = rows.sparse, rows.dense
+        sparse, steps = rows.sparse, len(log)
         start, end = int(log[0, OUT_START]), int(log[-1, OUT_END])
         blocks = log[:, LOG_REMOTE].copy()
-        fetched = int(blocks.sum()) * self._block
-        self._network.add(start, end, float(fetched))
         written = sparse * self._written
-        held = self._used + np.cumsum(blocks * self._block + written)
-        batch = np.zeros((len(log), BATCH_COLUMNS), dtype=np.int64)
-        batch[:, columns.SPARSE], batch[:, columns.DENSE] = sparse, dense
+        grown = np.cumsum(blocks * self._block + written)
+        self._network.add(start, end, float(int(grown[-1]) - steps * written))
+        batch = np.empty((steps, BATCH_COLUMNS), dtype=np.int64)
+        batch[:] = (sparse, rows.dense, 0, 0, hbm_bytes, 0, self._mirrored * sparse)
         batch[0, columns.FIRST_TOKENS] = self.first_tokens
-        batch[:, columns.HBM_BYTES], batch[:, columns.HOST_BYTES] = hbm_bytes, held
-        share = self._cost.share.host_bytes_token(self._cost.scheme)
-        batch[:, columns.D2H_BYTES] = share * sparse
+        batch[:, columns.HOST_BYTES] = self._used + grown
         self.first_tokens = 0
-        self._used = int(held[-1])
-        self._grow(log[:, OUT_END], blocks * self._block + written)
+        self._used += int(grown[-1])
+        self._grow(log[:, OUT_END], grown)
         self._recorder.add(log[:, :LOG_REMOTE].copy(), quality, batch)
         self._remote.append(blocks)
         if self._recorder.steps >= STEPS_TOGETHER:
             self._fold()
 
     def _grow(self, ends: Int64, grown: Int64) -> None:
-        """Note what steps add to host memory, every STEPS_NOTED steps of the node.
+        """Note what steps add to host memory (`grown` is their sum), every STEPS_NOTED of the node.
 
         What is left is noted when a request leaves.
         """
-        number = self._count + 1 + np.arange(len(ends))
+        first = -(self._count + 1) % STEPS_NOTED
         self._count += len(ends)
-        total = self._pending + np.cumsum(grown)
-        noted = np.flatnonzero(number % STEPS_NOTED == 0)
-        before = 0
-        for place in noted.tolist():
-            self.host.add(int(ends[place]), int(total[place]) - before)
-            before = int(total[place])
-        self._pending = int(total[-1]) - before
+        before = -self._pending
+        for place in range(first, len(ends), STEPS_NOTED):
+            total = int(grown[place])
+            self.host.add(int(ends[place]), total - before)
+            before = total
+        self._pending = int(grown[-1]) - before
 
     def finish(self, now_ps: int) -> NodeSteps:
         """Return all; first tokens without a step behind them come in a step of no length.

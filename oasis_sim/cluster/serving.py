@@ -19,7 +19,6 @@ from oasis_sim.cluster.prefill import PrefillNode
 from oasis_sim.cluster.record import Record
 from oasis_sim.cluster.router import Router
 from oasis_sim.cluster.rows import Tables
-from oasis_sim.cluster.sizes import fetch_prices
 from oasis_sim.cluster.steps import FetchCosts
 from oasis_sim.cluster.transport import Transport
 from oasis_sim.cluster.visit import NOWHERE, Stage, Visit
@@ -226,9 +225,8 @@ class ClusterLoop:
 
     def _fetch(self, node: DecodeNode) -> FetchCosts:
         """Return the price of fetches of a node's coming steps."""
-        network, faults = self.cluster.network, self.cluster.faults
-        together = self.transport.inbound(node.number)
-        fixed, block = fetch_prices(network, self.sizes.block_layer, together)
+        faults = self.cluster.faults
+        fixed, block = self.sizes.fetch_prices(self.transport.inbound(node.number))
         share = self.transport.share(self.cluster.prefill + node.number)
         for visit in node.batch.visits if faults.links else ():
             if visit.need is not None:

@@ -14,7 +14,7 @@ from oasis_sim.engine.pricing import price
 from oasis_sim.engine.state import NOW, new_marks, new_state
 from oasis_sim.engine.stretch import run_stretch
 from oasis_sim.engine.walks import Walks
-from oasis_sim.network import NetworkProfile, Transfer
+from oasis_sim.network import Transfer
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class NodeSizes:
         self.tables = walks.tables
         self._extra: dict[int, int] = {}
         self._prefill: dict[int, int] = {}
+        self._fetch: dict[int, tuple[int, float]] = {}
         scheme, model = cost.scheme, cost.share.model
         self.block_tokens = scheme.block_tokens
         host = self.footprint.host_token * cost.share.tp
@@ -130,13 +131,16 @@ class NodeSizes:
         select += blocks * prices.selection_per_candidate
         return int(state.scalars[NOW]) + round(layers * (scan + select))
 
+    def fetch_prices(self, together: int) -> tuple[int, float]:
+        """Return what fetching missing blocks of one layer takes: once, and per block, picoseconds.
 
-def fetch_prices(network: NetworkProfile, block_bytes: int, together: int) -> tuple[int, float]:
-    """Return what fetching missing blocks of one layer takes: once, and per block, picoseconds.
-
-    One request per layer with a descriptor per block; the NIC is shared fairly with `together`
-    other transfers.
-    """
-    one = Transfer.of(1, max(1, block_bytes))
-    wire = network.flow_ps(one) - network.posting_total_ps(one)
-    return network.latency_ps + network.completion_ps, network.posting_ps + wire * (1.0 + together)
+        One request per layer with a descriptor per block; the NIC is shared fairly with `together`
+        other transfers.
+        """
+        if together not in self._fetch:
+            network = self.cluster.network
+            one = Transfer.of(1, max(1, self.block_layer))
+            wire = network.flow_ps(one) - network.posting_total_ps(one)
+            fixed = network.latency_ps + network.completion_ps
+            self._fetch[together] = fixed, network.posting_ps + wire * (1.0 + together)
+        return self._fetch[together]

@@ -72,7 +72,26 @@ class FetchCosts(NamedTuple):
 
 
 @uncounted
-def _fetch(remote: RemoteRows, fetch: FetchCosts, sizes: Int64, transfer: Int64, log: Int64) -> int:
+def _missed(remote: RemoteRows, blocks: Float64) -> None:
+    """Count the blocks of one layer of each group that this step misses, float64[G]."""
+    blocks[:] = 0.0
+    for row in range(remote.place.shape[0]):
+        at, phase = remote.place[row], remote.phase[row]
+        for group in range(blocks.shape[0]):
+            rest = remote.rest[row, group]
+            before = np.floor(rest * remote.share[at, group] + phase)
+            blocks[group] += np.floor(rest * remote.share[at + 1, group] + phase) - before
+
+
+@uncounted
+def _fetch(
+    remote: RemoteRows,
+    fetch: FetchCosts,
+    sizes: Int64,
+    missed: Float64,
+    transfer: Int64,
+    log: Int64,
+) -> int:
     """Add the fetches of this step to the transfers; return how long late ones hold it up.
 
     A fetch is for all heads: the gathers of every rank follow it.
@@ -80,14 +99,9 @@ def _fetch(remote: RemoteRows, fetch: FetchCosts, sizes: Int64, transfer: Int64,
     late = 0
     if remote.share.shape[0] == 0:
         return late
+    _missed(remote, missed)
     for group in range(transfer.shape[0]):
-        blocks = 0
-        for row in range(remote.place.shape[0]):
-            at, rest, phase = remote.place[row], remote.rest[row, group], remote.phase[row]
-            if rest == 0.0:
-                continue
-            before = np.floor(rest * remote.share[at, group] + phase)
-            blocks += int(np.floor(rest * remote.share[at + 1, group] + phase) - before)
+        blocks = int(missed[group])
         if blocks > 0:
             for rank in range(transfer.shape[1]):
                 transfer[group, rank] += fetch.fixed + round(blocks * fetch.per_block)
@@ -116,11 +130,12 @@ def run_remote_stretch(
     """
     limit_ps, log, quality, marks = out
     transfer = np.zeros(tables.admitted.shape[1:], dtype=np.int64)
+    missed = np.zeros(len(tables.group_size))
     for step in range(len(log)):
         line = log[step]
         times = begin_step(rows, tables, costs, transfer, line, quality[step])
         line[LOG_REMOTE] = 0
-        late = _fetch(remote, fetch, tables.group_size, transfer, line)
+        late = _fetch(remote, fetch, tables.group_size, missed, transfer, line)
         run_step(state, times, transfer, tables.group, line, marks)
         if late > 0:
             state.scalars[NOW] += late

@@ -31,12 +31,19 @@ class Watch:
 
     def look(self) -> None:
         """Note what is in force from now on."""
-        lacking = next((node.lacking for node in self._decode if node.lacking), None)
+        lacking = None
+        for node in self._decode:
+            if node.lacking:
+                lacking = node.lacking
+                break
         self.holdups.change(int(self._env.now), lacking or self._why_no_more())
 
     def _why_no_more(self) -> str:
-        if self._homeless or any(node.queue for node in self._prefill):
+        if self._homeless:
             return "prefill_nodes"
+        for node in self._prefill:
+            if node.queue:
+                return "prefill_nodes"
         due = self._book.next_due_ps
         if due is None:
             return "requests"
