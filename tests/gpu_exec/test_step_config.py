@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_exec.kernels.arguments import choose_attention, choose_splits
 from gpu_exec.kernels.config import (
     TRANSPORTS,
     StageSwitches,
@@ -20,6 +19,7 @@ from gpu_exec.kernels.config import (
 )
 from gpu_exec.kernels.footprint import largest_batch, request_bytes
 from gpu_exec.kernels.shape import QWEN3_8B
+from gpu_exec.kernels.splits import choose_attention, choose_splits
 from gpu_exec.kernels.tuning import best_arrangement
 from oasis_sim.errors import InputError, UsageError
 
