@@ -49,10 +49,14 @@ def simulate_cluster(
 
 @dataclass(frozen=True, eq=False)
 class SoFar:
-    """Hold what has happened in a run up to now; `inside` bool[N] are the requests under way."""
+    """Hold what has happened in a run up to now; `inside` bool[N] are the requests under way.
+
+    `decoded_tokens` are those of decode steps.
+    """
 
     cluster: Cluster
     now_ps: int
+    decoded_tokens: int
     requests: RequestLog
     hand_overs: HandOvers
     inside: npt.NDArray[np.bool_]
@@ -116,8 +120,8 @@ class ClusterRun:
     def _so_far(self, loop: ClusterLoop) -> SoFar:
         inside = np.zeros(len(loop.book), dtype=bool)
         inside[list(loop.visits)] = True
-        cluster, moves = self._fixed.cluster, loop.record.requests
-        return SoFar(cluster, loop.now_ps, loop.book.log(), moves, inside)
+        cluster, book, moves = self._fixed.cluster, loop.book, loop.record.requests
+        return SoFar(cluster, loop.now_ps, book.generated_total, book.log(), moves, inside)
 
     def _apart(self) -> ClusterResult | None:
         """Simulate prefill first and then every node by itself; None where that does not hold."""

@@ -42,7 +42,7 @@ def cheapest(prober: Prober, bounds: Bounds, most: int, start: Pair = (1, 1)) ->
         found = None
         # Later rows are of use only if their largest pair is enough.
         if prefill == first or row.is_enough(limit):
-            found = lowest(row.is_enough, bounds.decode[0], limit, begin, row.is_paced)
+            found = lowest(row.is_enough, bounds.decode[0], limit, begin, row.is_paced, row.guess)
         last, slow, begin = (prefill, limit), max(slow, row.slow), row.paced or begin
         best = best if found is None else (prefill, found)
         fails = limit if found is None else found - 1
@@ -82,6 +82,10 @@ class _Row:
         else:
             self.paced = min(self.paced or decode, decode)
         return asked.met
+
+    def guess(self, decode: int) -> int:
+        """Return where to look after a number that fails."""
+        return self._prober.nodes_for_load(self._prefill, decode)
 
     def is_paced(self, decode: int) -> bool:
         return not self._prober.verdict(self._prefill, decode).lacks_decode_nodes
@@ -132,23 +136,35 @@ def lowest(
     high: int,
     start: int = 1,
     ask_most: Callable[[int], bool] = lambda _: False,
+    guess: Callable[[int], int] = lambda _: 0,
 ) -> int | None:
     """Return the smallest number from `low` to `high` that is enough, None where none is.
 
     From `start` it goes up by doubling and halves what is left. After a number that fails and for
-    which `ask_most` holds, `high` is asked: more may be of no use.
+    which `ask_most` holds, `high` is asked: more may be of no use. Else a larger `guess` is asked
+    once, and from there one less or more, two, four and so on.
     """
     fails, enough, number = low - 1, high + 1, min(max(start, low), high)
+    likely = off = 0
     while enough - fails > 1:
-        if is_enough(number):
+        was_enough = is_enough(number)
+        if was_enough:
             enough = number
         else:
             fails = number
         number = (fails + enough) // 2
-        if fails >= low and enough > high and ask_most(fails):
-            number = high
+        if fails >= low and enough > high:
+            if ask_most(fails):
+                number = high
+            elif off:
+                number, off = min(likely + off, high), 2 * off
+            else:
+                likely = min(guess(fails), high)
+                number, off = (likely, 1) if likely > fails else (min(2 * fails, high), 0)
+        elif off and was_enough and enough <= likely:
+            number, off = max(likely - off, fails + 1), 2 * off
         elif fails >= low:
-            number = min(2 * fails, high if enough > high else number)
+            number = min(2 * fails, number)
     return None if enough > high else enough
 
 

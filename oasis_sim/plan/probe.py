@@ -29,7 +29,7 @@ class Probe:
     which it arrives (0 where nothing is asked of a rate). `room_share` is the part of
     `waiting_share` that waits for room on a decode node. `spare_prefill`: a prefill node was never
     chosen, so more of them would change nothing. `failure` says why faults let a run come to no
-    end; there is no summary then.
+    end; there is no summary then. `tokens_per_s` is what decode nodes gave in the time simulated.
     """
 
     readings: tuple[Reading, ...]
@@ -40,6 +40,7 @@ class Probe:
     room_share: float = 0.0
     spare_prefill: bool = False
     failure: str = ""
+    tokens_per_s: float = 0.0
 
     @property
     def keeps_up(self) -> bool:

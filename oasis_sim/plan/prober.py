@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from oasis_sim.plan.inputs import Inputs
 from oasis_sim.plan.outcome import begun, checked, simulated
 from oasis_sim.plan.probe import (
     Probe,
+    mean_output_tokens,
     requests_per_s,
     room_share,
     share_of,
@@ -118,6 +120,17 @@ class Prober:
             )
         return self._begun[spec]
 
+    def nodes_for_load(self, prefill: int, decode: int) -> int:
+        """Return how many decode nodes would give the load's tokens at the pace of these; or 0.
+
+        A place to look at next, of which nothing else hangs: what so few nodes give was observed
+        while their queue grew.
+        """
+        given = self.verdict(prefill, decode).tokens_per_s
+        workload = self._inputs.scenario(self.spec).workload
+        asked = requests_per_s(self.spec, workload) * mean_output_tokens(workload)
+        return math.ceil(min(decode * asked / given, sys.maxsize)) if given else 0
+
     def is_enough(self, replicas: int) -> bool:
         """Tell whether that many replicas meet every target."""
         return self.at(replicas).met
@@ -200,4 +213,8 @@ class Prober:
             prompts = len(requests) - refused
             prefill_share = self._share_of_nodes(busy_ps, prompts, prefill, scenario)
         readings = read(found.run, self.targets)
-        return Probe(readings, waiting + room, refused, prefill_share, found.summary, room, spare)
+        given = float(found.summary["throughput"]["output_tokens_per_s"] or 0.0)
+        return Probe(
+            *(readings, waiting + room, refused, prefill_share, found.summary, room, spare),
+            tokens_per_s=given,
+        )

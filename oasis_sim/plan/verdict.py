@@ -17,6 +17,7 @@ from oasis_sim.engine.result import RequestLog
 from oasis_sim.errors import RunFailed
 from oasis_sim.plan.probe import Probe, room_share, spares_prefill, waiting_share
 from oasis_sim.plan.slo import Reading, Target, read_requests
+from oasis_sim.units import PS_PER_S
 
 ROUNDING = 1e-9
 """Sums of floating point are right to a smaller share than this."""
@@ -59,6 +60,11 @@ class Verdict:
     def spare_prefill(self) -> bool:
         """Tell whether a prefill node was never chosen."""
         return self._known_when(lambda known: not known.spare_prefill).spare_prefill
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Return what decode nodes gave in the time simulated so far."""
+        return self._known.tokens_per_s
 
     def whole(self) -> Probe:
         """Return what the whole simulation says."""
@@ -107,7 +113,8 @@ def at_least(so_far: SoFar, targets: Sequence[Target]) -> Probe:
         if not so_far.cluster.faults.any:
             room = room_share(requests, so_far.hand_overs)
     spare = spares_prefill(so_far.hand_overs, so_far.cluster)
-    return Probe(readings, waiting + room, refused, 0.0, {}, room, spare)
+    given = so_far.decoded_tokens * PS_PER_S / max(so_far.now_ps, 1)
+    return Probe(readings, waiting + room, refused, 0.0, {}, room, spare, tokens_per_s=given)
 
 
 def _ended_now(so_far: SoFar) -> RequestLog:

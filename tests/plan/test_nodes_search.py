@@ -109,8 +109,8 @@ class Drawn:
 
     most_useful = 4096
 
-    def __init__(self, rows: list[int], pace: list[int], chosen: int) -> None:
-        self.rows, self.pace, self.chosen = rows, pace, chosen
+    def __init__(self, rows: list[int], pace: list[int], chosen: int, likely: int) -> None:
+        self.rows, self.pace, self.chosen, self.likely = rows, pace, chosen, likely
         self.spec = replace(ScenarioSpec(), concurrency=1)
 
     def on_nodes(self, prefill: int, decode: int) -> Point:
@@ -118,6 +118,10 @@ class Drawn:
         row = min(prefill, self.chosen) - 1
         slow = decode < self.pace[row]
         return Point(decode >= self.rows[row] and not slow, slow, prefill > self.chosen)
+
+    def nodes_for_load(self, prefill: int, decode: int) -> int:
+        """Return any guess."""
+        return self.likely
 
     verdict = on_nodes
 
@@ -131,8 +135,9 @@ class Drawn:
     st.integers(1, 8),
     st.booleans(),
     st.integers(1, 6),
+    st.integers(0, 9),
 )
-@example([9, *[1] * 5], [4] * 6, (1, 4), (1, 4), 14, 3, False, 6)
+@example([9, *[1] * 5], [4] * 6, (1, 4), (1, 4), 14, 3, False, 6, 0)
 def test_the_search_is_right_wherever_its_rules_hold(
     rows: list[int],
     pace: list[int],
@@ -142,9 +147,10 @@ def test_the_search_is_right_wherever_its_rules_hold(
     start: int,
     falls: bool,
     chosen: int,
+    likely: int,
 ) -> None:
     """Though more prefill nodes may hurt: the cheapest pair of the full grid, or none as there."""
-    drawn: Any = Drawn(rows, sorted(pace, reverse=falls), chosen)
+    drawn: Any = Drawn(rows, sorted(pace, reverse=falls), chosen, likely)
     grid = itertools.product(*(range(low, high + 1) for low, high in (prefill, decode)))
     met = [pair for pair in grid if sum(pair) <= most and drawn.on_nodes(*pair).met]
     bounds = Bounds(prefill, decode)
@@ -174,6 +180,10 @@ class Close:
         slow = decode < (200 if prefill < 298 else self.needed)
         return Point(not slow, slow)
 
+    def nodes_for_load(self, prefill: int, decode: int) -> int:
+        """Return no guess."""
+        return 0
+
     verdict = on_nodes
 
 
@@ -198,6 +208,10 @@ class ByChance:
         """Return a point that is enough with three decode nodes, of two prefill nodes with four."""
         return Point(decode == 3 or (prefill == 2 and decode > 3), lacks_decode_nodes=False)
 
+    def nodes_for_load(self, prefill: int, decode: int) -> int:
+        """Return no guess."""
+        return 0
+
     verdict = on_nodes
 
 
@@ -210,10 +224,12 @@ def test_the_answer_has_no_neighbour_that_is_enough() -> None:
 @given(
     *(st.integers(1, 40), st.integers(0, 40), st.integers(1, 60), st.integers(1, 80)),
     st.integers(1, 60),
+    st.integers(0, 80),
 )
-@example(1, 39, 60, 1, 4)
+@example(1, 39, 60, 1, 4, 0)
+@example(1, 39, 17, 1, 60, 17)
 def test_the_lowest_of_a_range(
-    low: int, more: int, threshold: int, start: int, useless: int
+    low: int, more: int, threshold: int, start: int, useless: int, likely: int
 ) -> None:
     """Only numbers of the range are asked; the answer is the threshold, the low end, or none.
 
@@ -227,11 +243,14 @@ def test_the_lowest_of_a_range(
 
     high = low + more
     expected = None if threshold > high else max(low, threshold)
-    assert expected == lowest(is_enough, low, high, start, lambda number: number >= useless)
+    useless_from, guess = (lambda number: number >= useless), (lambda _: likely)
+    assert expected == lowest(is_enough, low, high, start, useless_from, guess)
     assert all(low <= number <= high for number in asked)
     assert len(asked) == len(set(asked))
     if expected is None:
         assert sum(useless <= number < high for number in asked) <= 1
+    if start == low < likely == threshold <= min(high, useless):
+        assert len(asked) <= 3
 
 
 def test_prefill_alone_is_never_later_than_with_decode(beside: Path) -> None:
