@@ -64,6 +64,7 @@ def run_calibration(
         raise UsageError(f"{name!r} is no profile name; use letters, digits, '.', '_' and '-'")
     bench = book.bench
     limits = _limits(book)
+    _check_base(limits, base)
     engine = base.engine("gpu_exec") if "gpu_exec" in base.engines else base.engine("roofline")
     kept = Kept.of(engine)
     source = (
@@ -90,6 +91,21 @@ def run_calibration(
     text = profile_yaml(name, base, limits, costs, header)
     _check_readable(text, name)
     return CalibrationResult(text, _raw(origin, book), unstable)
+
+
+def _check_base(limits: MeasuredLimits, base: HardwareProfile) -> None:
+    """Raise RunFailed when the card is faster than the profile that should give its limits."""
+    for what, found, limit in (
+        ("reads HBM at", limits.read_bytes_per_s, base.gpu.hbm_bytes_per_s),
+        ("copies from the host at", limits.h2d_bytes_per_s, base.pcie.bytes_per_s),
+        ("copies to the host at", limits.d2h_bytes_per_s, base.pcie.bytes_per_s),
+    ):
+        if found > limit:
+            raise RunFailed(
+                f"the card {what} {found / 1e9:,.4g} GB/s, and profile {base.name} says "
+                f"{limit / 1e9:,.4g} at most; give --base the profile of this card, or see what is "
+                "wrong with the readings"
+            )
 
 
 def _check_readable(text: str, name: str) -> None:

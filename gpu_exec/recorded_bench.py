@@ -28,6 +28,13 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
 }
+_NAMES = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "tuple[str, ...]": "a list of texts",
+}
 
 
 class RecordedBench:
@@ -43,7 +50,9 @@ class RecordedBench:
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise self._wrong("format", f"is not {FORMAT}")
         if document.get("version") != VERSION:
-            raise self._wrong("version", f"must be {VERSION}")
+            found = printable(str(document.get("version")), 20)
+            fix = "calibrate on the card again"
+            raise self._wrong("version", f"is {found}, and must be {VERSION}", fix)
         self.card = self._record(Card, document.get("card"), "card")
         names = [field.name for field in dataclasses.fields(Origin)]
         self.origin: Origin = self._record(Origin, {n: document.get(n) for n in names}, "origin")
@@ -72,11 +81,10 @@ class RecordedBench:
         if kind is None:
             raise self._wrong(field, "names no probe")
         rounds = entry.get("rounds_ms")
-        if not isinstance(rounds, list) or not all(
-            is_number(ms, _SHORTEST_MS, _LONGEST_MS) for ms in rounds
-        ):
+        good = isinstance(rounds, list) and rounds
+        if not good or not all(is_number(ms, _SHORTEST_MS, _LONGEST_MS) for ms in rounds):
             allowed = f"numbers from {_SHORTEST_MS:g} to {_LONGEST_MS:g}"
-            raise self._wrong(f"{field}.rounds_ms", f"must be a list of {allowed}")
+            raise self._wrong(f"{field}.rounds_ms", f"must be a list of {allowed}, not empty")
         names = [part.name for part in dataclasses.fields(kind)]
         for key in entry:
             if key not in names and key not in _FOUND:
@@ -94,7 +102,7 @@ class RecordedBench:
             if isinstance(value, list) and all(isinstance(item, str) for item in value):
                 value = tuple(value)
             if type(value) not in _TYPES.get(str(part.type), (tuple,)):
-                raise self._wrong(f"{field}.{part.name}", f"must be {part.type}")
+                raise self._wrong(f"{field}.{part.name}", f"must be {_NAMES[str(part.type)]}")
             bounds = _BOUNDS.get(part.name)
             if bounds is not None and not is_number(value, *bounds):
                 raise self._wrong(f"{field}.{part.name}", "must be {} to {}".format(*bounds))

@@ -31,8 +31,8 @@ def read_validation(path: str | Path) -> tuple[Origin, tuple[Row, ...]]:
         if not isinstance(document.get(name), str):
             raise InputError("must be text", file=file, field=name)
     rows = tuple(_row(entry, f"rows[{i}]", file) for i, entry in enumerate(document["rows"]))
-    if not any(row.metric == STEP_TIME for row in rows):
-        raise InputError(f"has no row of {STEP_TIME}", file=file, field="rows")
+    if not rows:
+        raise InputError("is empty", file=file, field="rows")
     _check_once(rows, file)
     return Origin(**{name: document[name] for name in names}), rows
 
@@ -70,7 +70,7 @@ def _is_metric(metric: str) -> bool:
 
 
 def _check_once(rows: Sequence[Row], file: str) -> None:
-    """Refuse a configuration that a metric is given of twice: it would count twice."""
+    """Refuse a configuration that a metric is given of twice, or that has stages without a step."""
     seen: set[tuple[ValidationCase, str]] = set()
     for i, row in enumerate(rows):
         key = ValidationCase.from_config(row.config), row.metric
@@ -78,6 +78,14 @@ def _check_once(rows: Sequence[Row], file: str) -> None:
             problem = f"repeats {row.metric} of {key[0].label()}"
             raise InputError(problem, file=file, field=f"rows[{i}]", fix="keep one of them")
         seen.add(key)
+    for case, metric in seen:
+        if (case, STEP_TIME) not in seen:
+            raise InputError(
+                f"have {metric} of {case.label()}, but no {STEP_TIME}",
+                file=file,
+                field="rows",
+                fix="validate on the card again",
+            )
 
 
 def _check_config(config: dict[str, Any], field: str, file: str) -> None:
@@ -99,12 +107,22 @@ def _check_config(config: dict[str, Any], field: str, file: str) -> None:
     for name, known in (("scheme", (SPARSE, DENSE)), ("transport", TRANSPORTS)):
         if getattr(case, name) not in known:
             raise InputError(f"must be {' or '.join(known)}", file=file, field=f"{field}.{name}")
-    if case.scheme != DENSE and case.budget_tokens % case.block_tokens:
-        problem = f"must be a multiple of the block ({case.block_tokens})"
-        raise InputError(problem, file=file, field=f"{field}.budget_tokens")
-    if case.scheme != DENSE and case.budget_tokens >= case.context_tokens:
-        problem = f"must be less than the context ({case.context_tokens})"
-        raise InputError(problem, file=file, field=f"{field}.budget_tokens")
+    if case.scheme != DENSE:
+        _check_sparse(case, config, field, file)
     ratio: Any = case.fetch_ratio
     if ratio is not None and (type(ratio) not in {int, float} or not 0 <= ratio <= 1):
         raise InputError("must be 0 to 1 or all", file=file, field=f"{field}.fetch_ratio")
+
+
+def _check_sparse(case: ValidationCase, config: dict[str, Any], field: str, file: str) -> None:
+    """Refuse a sparse configuration without one of its keys, or with a budget that does not fit."""
+    for name in ("fetch_ratio", "transport", "budget_tokens"):
+        if config.get(name) is None:
+            raise InputError("is missing", file=file, field=f"{field}.{name}")
+    problem = None
+    if case.budget_tokens % case.block_tokens:
+        problem = f"must be a multiple of the block ({case.block_tokens})"
+    elif case.budget_tokens >= case.context_tokens:
+        problem = f"must be less than the context ({case.context_tokens})"
+    if problem is not None:
+        raise InputError(problem, file=file, field=f"{field}.budget_tokens")

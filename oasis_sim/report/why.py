@@ -81,7 +81,7 @@ def _batch_limit(summary: Summary) -> tuple[str, str]:
     each = f"each ({whose(summary)})"
     why = {
         "concurrency": f"no more than {counted(scenario['concurrency'], 'request')} at once",
-        "requests": f"there is no more than {counted(scenario['requests'], 'request')}",
+        "requests": f"the run has no more than {counted(scenario['requests'], 'request')}",
         "arrivals": "memory would hold more than arrive",
         "prefill": "requests wait for a place in prefill",
         "prefill_nodes": "requests wait for a prefill node",

@@ -235,6 +235,18 @@ def test_rounds_that_disagree_are_refused(profile: HardwareProfile) -> None:
         result.check()
 
 
+@pytest.mark.parametrize("what", ["HBM", "from the host"])
+def test_a_card_faster_than_its_base_is_refused(profile: HardwareProfile, what: str) -> None:
+    """The base is of another card, or the readings are wrong: no share of a limit is above 1."""
+    gpu = replace(profile.gpu, hbm_bytes_per_s=3.35e12)
+    pcie = replace(profile.pcie, bytes_per_s=32e9)
+    base = replace(profile, gpu=gpu) if what == "HBM" else replace(profile, pcie=pcie)
+    book = Notebook(FakeBench(profile, load_model("qwen3-8b")))
+    origin = Origin("FAKE", "580", "2026-01-01T00:00:00Z", "oasis-sim calibrate", "none")
+    with pytest.raises(RunFailed, match=f"{what} at .* give --base the profile of this card"):
+        run_calibration(book, base, load_model("qwen3-8b"), "fake", origin)
+
+
 def run(profile: HardwareProfile, noise: float = 0.0) -> CalibrationResult:
     """Run a whole calibration of a fake card."""
     model = load_model("qwen3-8b")

@@ -272,13 +272,30 @@ def test_damaged_validation(field: str, measured: Path, tmp_path: Path) -> None:
 
 
 def test_a_validation_without_step_times_is_refused(measured: Path, tmp_path: Path) -> None:
-    """A file that holds no row, or stages alone, has nothing to judge."""
+    """A file that holds no row, or stages of a configuration alone, has nothing to judge."""
     document = json.loads(measured.read_text())
     path = tmp_path / "bad.json"
-    for rows in ([], [{**document["rows"][0], "metric": "stage.qkv"}]):
+    alone = {**document["rows"][0], "metric": "stage.qkv"}
+    for rows, problem in (
+        ([], "rows: is empty"),
+        ([alone], "have stage.qkv of .*, but no step_time"),
+    ):
         path.write_text(json.dumps({**document, "rows": rows}))
-        with pytest.raises(InputError, match="has no row of step_time"):
+        with pytest.raises(InputError, match=problem):
             read_validation(path)
+
+
+@pytest.mark.parametrize("key", ["fetch_ratio", "transport", "budget_tokens"])
+def test_a_sparse_configuration_takes_no_defaults(measured: Path, tmp_path: Path, key: str) -> None:
+    """What is empty in it was not measured so."""
+    document = json.loads(measured.read_text())
+    row = next(row for row in document["rows"] if row["config"]["scheme"] != "dense")
+    row["config"][key] = None
+    path = tmp_path / "bad.json"
+    path.write_text(json.dumps(document))
+    with pytest.raises(InputError, match="is missing") as caught:
+        read_validation(path)
+    assert str(caught.value.field).endswith(f".config.{key}")
 
 
 def test_validate_again_on_the_command_line(
