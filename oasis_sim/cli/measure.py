@@ -121,11 +121,8 @@ def calibrate(**values: Any) -> None:
         "probes": len(result.readings["readings"]),
         "unstable": list(result.unstable),
     }
-    lines = [
-        f"profile written: {values['out']}",
-        f"use it with --profile {values['out']} --engine gpu_exec",
-    ]
-    emit(document, lines, values["output_format"])
+    usage = f"use it with --profile {values['out']} --engine gpu_exec"
+    emit(document, [f"profile written: {values['out']}", usage], values["output_format"])
 
 
 def _check_card_options(values: Mapping[str, Any]) -> None:
