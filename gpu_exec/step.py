@@ -104,7 +104,7 @@ class DecodeStep:
             self._parts = self._make_parts(self._parts.moves)
 
     def hold_back(self, delays_ns: Mapping[str, int]) -> None:
-        """Hold stages back on the device for so long, from the next `reconfigure` or `load` on."""
+        """Hold stages back for so long, as ``delays_ns`` does, from the next `reconfigure` on."""
         self._delays = {stage: delay for stage, delay in delays_ns.items() if delay > 0}
 
     def load(self, moves: StepMoves) -> None:

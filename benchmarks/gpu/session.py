@@ -1,6 +1,6 @@
 """Calibrate twice, validate and replay in one go on a rented card, keeping what was measured.
 
-    PYTHONPATH=. python benchmarks/gpu/session.py OUT_DIR [--seconds 400] [--profile FILE]
+    PYTHONPATH=. python benchmarks/gpu/session.py OUT_DIR [--seconds 700] [--profile FILE]
 
 Writes into OUT_DIR, each file as soon as it exists: doctor.json, h200.yaml, calibration.json
 (every reading), validation.json (after every configuration), replay.json, second.yaml,
@@ -201,7 +201,7 @@ def main() -> None:
     """Run all parts, or the one that `--part` names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--seconds", type=float, default=400.0)
+    parser.add_argument("--seconds", type=float, default=700.0)
     parser.add_argument("--host-gib", type=int, default=4)
     parser.add_argument("--profile")
     parser.add_argument("--only", choices=PARTS, action="append")
